@@ -1,0 +1,26 @@
+"""Shared fixtures. Tests never need files that are not in the repository; those that can use more skip with a reason."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Root of the checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder with real slides, cohorts, records and ratings beside the checkout (or ``ACPBENCH_SHARED_DATA``)."""
+    named = os.environ.get("ACPBENCH_SHARED_DATA")
+    for folder in [Path(named)] if named else [REPOSITORY.parent / "shared" / "data"]:
+        if folder.is_dir():
+            return folder
+    pytest.skip("no folder with real data beside the checkout (set ACPBENCH_SHARED_DATA)")
