@@ -51,12 +51,12 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; bad input is one line on standard error and exit code 2."""
     try:
-        cli(standalone_mode=False)
+        # Without standalone mode click returns the code of an Exit; commands themselves return nothing.
+        code = cli(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except InputError as error:
         click.echo(f"acp-bench: error: {error}", err=True)
         sys.exit(2)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
     except click.Abort:
         click.echo("acp-bench: stopped", err=True)
         sys.exit(130)
