@@ -13,6 +13,7 @@ import json
 import math
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,8 +124,10 @@ def read_bytes(path: str | os.PathLike[str], *, max_bytes: int = MAX_TEXT_BYTES)
     """
     path = Path(path)
     try:
-        with open(path, "rb") as handle:
-            if not os.path.isfile(path):
+        # Non-blocking: opening a FIFO for reading would wait for a writer that may never come.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open(descriptor, "rb") as handle:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise InputError("is not a regular file", file=path)
             data = handle.read(max_bytes + 1)
     except FileNotFoundError:

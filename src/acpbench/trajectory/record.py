@@ -1,0 +1,152 @@
+"""The immutable record of one run: ``run.json`` and the workspace manifest."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from acpbench.core.errors import InputError, describe_validation
+from acpbench.core.files import read_csv, read_json, sha256_file, sha256_json, walk_files, write_csv
+
+RunStatus = Literal[
+    "completed",
+    "agent_error",
+    "timeout",
+    "budget",
+    "refused",
+    "killed",
+    "incomplete_stream",
+    "infra_error",
+]
+MANIFEST_COLUMNS = ["path", "size", "sha256", "mtime"]
+
+
+class Harness(BaseModel):
+    """The orchestration stack that ran: family, version and, for the built-in one, its policy."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    version: str
+    policy: str | None = None
+
+
+class Digests(BaseModel):
+    """SHA-256 of what the run was given."""
+
+    model_config = ConfigDict(extra="forbid")
+    task: str
+    skills: str
+    tools: str
+    workspace_initial: str
+
+
+class RunRecord(BaseModel):
+    """``run.json``: how the run went. Its grade and its score are other facts, kept in other files.
+
+    Times are ISO 8601 UTC; ``wall_s`` is seconds. ``cost_usd`` is null when unknown, never 0.
+    """
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    schema_: Literal["acp-run/0.1"] = Field("acp-run/0.1", alias="schema")
+    trajectory_id: str
+    group: str
+    task_id: str
+    replicate: str
+    attempt: int = Field(ge=1)
+    harness: Harness
+    model: dict[str, Any] | None = None
+    label_access: Literal["heldout", "open"]
+    run_status: RunStatus
+    status_reason: str
+    exit_code: int | None = None
+    signal: int | None = None
+    t_start: str
+    t_end: str
+    wall_s: float = Field(ge=0)
+    tokens: dict[str, int] | None = None
+    cost_usd: float | None = None
+    cost_source: str | None = None
+    limits: dict[str, float | int | None] = {}
+    sandbox: str
+    digests: Digests
+    package_version: str
+    seed: int
+
+    @property
+    def window_s(self) -> tuple[float, float]:
+        """Start and end of the run in Unix seconds."""
+        return parse_time(self.t_start), parse_time(self.t_end)
+
+
+class ManifestRow(NamedTuple):
+    """One workspace file as the agent left it. ``mtime`` is Unix seconds."""
+
+    size: int
+    sha256: str
+    mtime: float
+
+
+def iso_time(unix_s: float) -> str:
+    """ISO 8601 UTC with milliseconds."""
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str) -> float:
+    """Unix seconds of an ISO 8601 time. Raises ``ValueError`` for anything else."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+def load_run(run_dir: str | os.PathLike[str]) -> RunRecord:
+    """Read and check ``run.json``.
+
+    Raises:
+        InputError: the file is missing (the record is not complete) or a field is wrong.
+    """
+    path = Path(run_dir) / "run.json"
+    value = read_json(path)
+    try:
+        record = RunRecord.model_validate(value)
+        record.window_s  # noqa: B018  (both times must parse)
+    except ValidationError as error:
+        raise describe_validation(error, path) from None
+    except ValueError as error:
+        raise InputError(f"{error}; expected ISO 8601 times", file=path, field="t_start/t_end") from None
+    return record
+
+
+def write_manifest(workspace: Path, target: Path) -> list[dict[str, Any]]:
+    """List every regular file of ``workspace`` (links are not followed) into ``manifest.csv``."""
+    rows = []
+    for relative, path in walk_files(workspace):
+        status = path.stat()
+        rows.append(
+            {
+                "path": relative,
+                "size": status.st_size,
+                "sha256": sha256_file(path),
+                "mtime": iso_time(status.st_mtime),
+            }
+        )
+    write_csv(target, MANIFEST_COLUMNS, rows)
+    return rows
+
+
+def load_manifest(run_dir: str | os.PathLike[str]) -> dict[str, ManifestRow]:
+    """Workspace path → size, hash and modification time. Raises :class:`InputError` for a bad table."""
+    path = Path(run_dir) / "manifest.csv"
+    manifest = {}
+    for row in read_csv(path, max_bytes=256 * 1024 * 1024):
+        try:
+            manifest[row["path"]] = ManifestRow(int(row["size"]), row["sha256"], parse_time(row["mtime"]))
+        except (KeyError, ValueError):
+            raise InputError(f"expected columns {','.join(MANIFEST_COLUMNS)}", file=path) from None
+    return manifest
+
+
+def workspace_digest(manifest: dict[str, ManifestRow]) -> str:
+    """One hash of the workspace's contents: paths and bytes, no times."""
+    return sha256_json(sorted([path, row.sha256] for path, row in manifest.items()))

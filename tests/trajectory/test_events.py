@@ -1,0 +1,91 @@
+"""Witnessed events: pairing of starts and ends, killed runs, hostile lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from acpbench.core.errors import InputError
+from acpbench.trajectory import events, record
+
+START = {"event": "start", "seq": 1, "call_id": "c0001", "tool": "train_mil", "args": {"seed": 1},
+         "step_id": "s4", "round_id": 0, "t": "2026-01-01T00:00:01.000Z", "inputs": []}  # fmt: skip
+END = {"event": "end", "seq": 2, "call_id": "c0001", "tool": "train_mil", "exit_status": "ok",
+       "t": "2026-01-01T00:00:03.500Z", "outputs": [{"path": "model.pt", "sha256": "x"}], "error": None,
+       "result": {"n": 3}}  # fmt: skip
+
+
+def write_lines(path: Path, *rows: object) -> None:
+    path.write_bytes(
+        b"".join((row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows)
+    )
+
+
+def test_a_call_is_its_start_joined_to_its_end(tmp_path: Path) -> None:
+    write_lines(tmp_path / "tools.jsonl", START, END)
+    (call,) = events.load_events(tmp_path)
+    assert (call.kind, call.name, call.exit_status, call.step_id, call.round_id) == (
+        "tool", "train_mil", "ok", "s4", 0)  # fmt: skip
+    assert call.t_end - call.t == pytest.approx(2.5)
+    assert call.ref == "run:tools.jsonl#L1"
+    assert call.result == {"n": 3}
+
+
+def test_a_start_without_an_end_is_a_call_that_never_ended(tmp_path: Path) -> None:
+    write_lines(tmp_path / "tools.jsonl", START, b'{"event": "end", "call_id": "c00')
+    (call,) = events.load_events(tmp_path)
+    assert call.exit_status is None
+    assert call.t_end is None
+
+
+def test_hostile_lines_lose_no_other_event(tmp_path: Path) -> None:
+    hostile = [
+        b"\xff\xfe\x00",
+        b"[1, 2]",
+        b"null",
+        b"[" * 100_000,
+        {"event": "start", "round_id": "x", "args": 3},
+    ]
+    write_lines(tmp_path / "tools.jsonl", *hostile, START, END)
+    calls = events.load_events(tmp_path)
+    assert [call.name for call in calls if call.exit_status == "ok"] == ["train_mil"]
+
+
+def test_no_record_no_events(tmp_path: Path) -> None:
+    assert events.load_events(tmp_path) == []
+
+
+def test_stream_reads_writes_commands_and_messages(tmp_path: Path) -> None:
+    steps = [
+        {"step_id": 1, "source": "agent", "message": "hello", "timestamp": "2026-01-01T00:00:00Z"},
+        {"step_id": 2, "source": "agent", "message": "", "tool_calls": [
+            {"tool_call_id": "a", "function_name": "Read", "arguments": {"file_path": "TASK.md"}}]},
+        {"step_id": 3, "source": "agent", "message": "", "tool_calls": [
+            {"tool_call_id": "b", "function_name": "Bash", "arguments": {"command": ["ls", "-l"]}}]},
+        {"step_id": 4, "source": "agent", "message": "", "tool_calls": "broken"},
+    ]  # fmt: skip
+    (tmp_path / "trajectory.json").write_text(json.dumps({"steps": steps}))
+    found = [(event.kind, event.name) for event in events.load_events(tmp_path)]
+    assert found == [("message", "agent"), ("read", "TASK.md"), ("command", "ls -l"), ("message", "agent")]
+
+
+def test_manifest_round_trip_and_digest_without_times(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    (workspace / "plan").mkdir(parents=True)
+    (workspace / "plan" / "plan.md").write_text("x")
+    (workspace / "link").symlink_to("/etc/passwd")
+    record.write_manifest(workspace, tmp_path / "manifest.csv")
+    first = record.load_manifest(tmp_path)
+    assert list(first) == ["plan/plan.md"]
+    assert first["plan/plan.md"].size == 1
+    later = {path: row._replace(mtime=row.mtime + 100) for path, row in first.items()}
+    assert record.workspace_digest(first) == record.workspace_digest(later)
+    changed = {path: row._replace(sha256="0" * 64) for path, row in first.items()}
+    assert record.workspace_digest(first) != record.workspace_digest(changed)
+
+
+def test_a_record_without_run_json_is_not_complete(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"run\.json: file does not exist"):
+        record.load_run(tmp_path)
