@@ -1,0 +1,99 @@
+"""What the tool registry knows and the agent does not: where slides, features, labels and the log are.
+
+The context file lies outside the workspace. A tool process finds it through ``ACPBENCH_RUN_CONTEXT``.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from acpbench.core.errors import InputError, describe_validation
+from acpbench.core.files import inside, read_csv, read_json
+from acpbench.tasks.catalogue import load_task
+from acpbench.tasks.models import Task
+
+CONTEXT_VARIABLE = "ACPBENCH_RUN_CONTEXT"
+
+
+class TilerSettings(BaseModel):
+    """The study's tile grid: the one whose tiles and features already exist."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    spacing_um: float
+    tile_size_px: int
+    min_tissue: float
+
+
+class RunContext(BaseModel):
+    """Evaluator-side facts of one run. All paths are absolute."""
+
+    model_config = ConfigDict(extra="forbid", ignored_types=(cached_property,))
+    trajectory_id: str
+    workspace: Path
+    tool_log: Path
+    receipts: Path
+    task_file: Path
+    labels: Path
+    slides_csv: Path
+    exclusions_csv: Path
+    slides_base: Path
+    slides_dir: Path
+    features_dir: Path
+    store_dir: Path
+    encoders_config: Path
+    tiler: TilerSettings
+    label_column: str
+    split_id: str
+    label_access: Literal["heldout", "open"]
+    test_evaluations: int
+    offline: bool
+    seed: int
+
+    @cached_property
+    def task(self) -> Task:
+        """The task as the benchmark defines it (not the agent's copy)."""
+        return load_task(self.task_file)
+
+    def path(self, relative: str) -> Path:
+        """A path inside the workspace. Raises :class:`InputError` when it would leave it."""
+        return inside(self.workspace, relative)
+
+    def stored(self, key: str) -> Path:
+        """File behind a ``store:`` key: features of the reference pipeline, or of this study's runs.
+
+        Raises:
+            InputError: not a store key, or one that leaves the store.
+        """
+        roots = {"reference": self.features_dir, "runs": self.store_dir}
+        shelf, _, relative = key.removeprefix("store:").partition("/")
+        if not key.startswith("store:") or shelf not in roots:
+            raise InputError(f"{key[:80]!r} is not a store key (store:reference/... or store:runs/...)")
+        return inside(roots[shelf], relative)
+
+    def slide_rows(self) -> list[dict[str, str]]:
+        """Usable slides of the task with their split: rows of the label table joined to the cohort table."""
+        slides = {row["slide_id"]: row for row in read_csv(self.slides_csv)}
+        return [slides[row["slide_id"]] | row for row in read_csv(self.labels) if row["slide_id"] in slides]
+
+
+def load_context(path: str | os.PathLike[str] | None = None) -> RunContext:
+    """Read the context named by ``path`` or by the environment.
+
+    Raises:
+        InputError: there is none, or it does not fit.
+    """
+    named = path or os.environ.get(CONTEXT_VARIABLE)
+    if not named:
+        raise InputError(
+            f"no run context: tools run inside a recorded workspace ({CONTEXT_VARIABLE} is not set)"
+        )
+    value: Any = read_json(named)
+    try:
+        return RunContext.model_validate(value)
+    except ValidationError as error:
+        raise describe_validation(error, named) from None

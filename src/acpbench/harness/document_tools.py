@@ -1,0 +1,103 @@
+"""Tools that check what the agent wrote: tables, the workflow specification, the structured report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from acpbench.core.errors import InputError, describe_validation
+from acpbench.core.files import read_csv, read_json
+from acpbench.harness import registry
+from acpbench.harness.context import RunContext
+from acpbench.harness.registry import ToolOutcome
+from acpbench.harness.tool_args import ReadTable, ValidateDocument
+from acpbench.trajectory.documents import Report, WorkflowSpec
+
+SOURCE_PREFIXES = ("data/", "skills/", "schemas/")
+SOURCE_FILES = ("task.json", "TASK.md", "registry.json")
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def read_table(context: RunContext, args: ReadTable) -> ToolOutcome:
+    """Rows, columns, missing cells, numeric ranges and the first rows of a CSV."""
+    rows = read_csv(context.path(args.path))
+    columns: dict[str, Any] = {}
+    for name in rows[0] if rows else []:
+        values = [row[name] for row in rows]
+        filled = [value for value in values if value != ""]
+        numbers = [number for number in map(_number, filled) if number is not None]
+        columns[name] = {"missing": len(values) - len(filled), "distinct": len(set(filled))}
+        if numbers and len(numbers) == len(filled):
+            columns[name] |= {"min": min(numbers), "max": max(numbers)}
+    return ToolOutcome([], {"n_rows": len(rows), "columns": columns, "head": rows[: args.n_rows]})
+
+
+def graph_problems(spec: WorkflowSpec) -> list[str]:
+    """What is wrong with a step graph: repeated ids, unknown inputs, cycles (empty list = sound)."""
+    problems = []
+    ids = [step.id for step in spec.steps]
+    if len(set(ids)) != len(ids):
+        problems.append("step ids repeat")
+    producer = {output: step.id for step in spec.steps for output in step.outputs}
+    needs: dict[str, set[str]] = {step.id: set() for step in spec.steps}
+    for step in spec.steps:
+        for path in step.inputs:
+            if path in producer:
+                needs[step.id].add(producer[path])
+            elif not (path.startswith(SOURCE_PREFIXES) or path in SOURCE_FILES):
+                problems.append(f"input {path} of step {step.id} is made by no step")
+    done: set[str] = set()
+    while ready := [step for step in needs if step not in done and needs[step] <= done]:
+        done.update(ready)
+    if len(done) < len(needs):
+        problems.append(f"steps {', '.join(sorted(set(needs) - done))} form a cycle")
+    return problems
+
+
+def validate_spec(context: RunContext, args: ValidateDocument) -> ToolOutcome:
+    """Schema, tool ids and graph of a workflow specification; a problem is an error naming the field."""
+    try:
+        spec = WorkflowSpec.model_validate(read_json(context.path(args.path)))
+    except ValidationError as error:
+        raise describe_validation(error, args.path) from None
+    for index, step in enumerate(spec.steps):
+        if step.tool not in registry.TOOLS:
+            raise InputError(
+                f"{step.tool!r} is not a tool of the registry", file=args.path, field=f"steps.{index}.tool"
+            )
+    if problems := graph_problems(spec):
+        raise InputError("; ".join(problems), file=args.path, field="steps")
+    return ToolOutcome([], {"valid": True, "n_steps": len(spec.steps)})
+
+
+def validate_report(context: RunContext, args: ValidateDocument) -> ToolOutcome:
+    """Schema, cited files and headline of a structured report; a problem is an error naming the field."""
+    try:
+        report = Report.model_validate(read_json(context.path(args.path)))
+    except ValidationError as error:
+        raise describe_validation(error, args.path) from None
+    if report.claim_boundary_type != context.task.claim_boundary_type:
+        raise InputError(
+            f"expected {context.task.claim_boundary_type!r}", file=args.path, field="claim_boundary_type"
+        )
+    cited = [*report.artifacts, *(path for claim in report.claims for path in claim.evidence)]
+    for path in cited:
+        if not context.path(path.split("#", 1)[0]).exists():
+            raise InputError(f"cites {path}, which does not exist", file=args.path, field="artifacts")
+    if report.headline is not None:
+        metrics = read_json(context.path(report.headline.file)).get("metrics", {})
+        found = metrics.get(report.headline.metric)
+        if found is None or report.headline.value is None or abs(found - report.headline.value) > 5e-4:
+            raise InputError(
+                f"headline {report.headline.value} differs from {found} in {report.headline.file}",
+                file=args.path,
+                field="headline.value",
+            )
+    return ToolOutcome([], {"valid": True, "n_claims": len(report.claims), "n_files_cited": len(cited)})
