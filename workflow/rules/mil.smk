@@ -61,6 +61,12 @@ rule pool_folds:
             "results/reference/{{task}}/{{encoder}}/folds/{fold}/predictions.csv",
             fold=range(STUDY.folds),
         ),
+        control=lambda wildcards: (
+            f"results/reference/{wildcards.task}/{STUDY.control_encoder}/metrics.json"
+            if STUDY.control_encoder in STUDY.encoders
+            and wildcards.encoder != STUDY.control_encoder
+            else []
+        ),
     output:
         splits="results/reference/{task}/{encoder}/splits.csv",
         predictions="results/reference/{task}/{encoder}/predictions.csv",
@@ -69,6 +75,7 @@ rule pool_folds:
     params:
         n_resamples=STUDY.bootstrap_resamples,
         seed=STUDY.seed,
+        control=STUDY.control_encoder,
     log:
         "results/logs/pool_folds/{task}/{encoder}.log",
     conda:

@@ -13,4 +13,5 @@ pool_reference(
     Path(snakemake.output.metrics).parent,
     n_bootstrap=snakemake.params.n_resamples,
     seed=snakemake.params.seed,
+    controls={snakemake.params.control: snakemake.input.control} if snakemake.input.control else None,
 )

@@ -1,0 +1,193 @@
+"""Features of one slide: stream its tiles, encode them, write one file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acpbench.core.errors import InputError
+from acpbench.core.files import sha256_bytes, sha256_file, sha256_json
+from acpbench.features.encoders import Encoder
+from acpbench.features.store import FeatureBag, cache_key, is_complete, read_features, write_features
+from acpbench.slides.coords import MAX_BAD_FRACTION, TILER_VERSION, TileSet, read_coords, read_tiles
+from acpbench.slides.errors import SlideError
+
+
+def tiler_sha256(tiles: TileSet) -> str:
+    """Hash of how and where a slide is tiled: tiler version, reading plan, settings and the coordinates."""
+    return sha256_json(
+        {
+            "tiler_version": TILER_VERSION,
+            "requested_spacing_um": tiles.requested_spacing_um,
+            "tile_size_px": tiles.tile_size_px,
+            "plan": None if tiles.plan is None else dataclasses.asdict(tiles.plan),
+            "settings": dict(tiles.settings),
+            "coords_sha256": sha256_bytes(np.ascontiguousarray(tiles.coords, dtype="<i8").tobytes()),
+        }
+    )
+
+
+def slide_cache_key(tiles: TileSet, encoder: Encoder) -> str:
+    """Key under which the features of these tiles are stored."""
+    return cache_key(
+        slide_sha256=tiles.slide_sha256,
+        tiler_sha256=tiler_sha256(tiles),
+        spec=encoder.spec,
+        weights_sha256=encoder.weights_sha256,
+    )
+
+
+def extract_slide(
+    slide_path: str | os.PathLike[str],
+    coords_path: str | os.PathLike[str],
+    encoder: Encoder,
+    out: str | os.PathLike[str],
+    *,
+    batch_size: int = 64,
+    max_bad_fraction: float = MAX_BAD_FRACTION,
+    allow_any_spacing: bool = False,
+    allow_resize: bool = False,
+    store_dir: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """Write the features of one slide, or find that they are there already.
+
+    An excluded slide, and one with too many unreadable tiles, gets a file with (0, D) features and its
+    status; single unreadable tiles are left out and counted.
+
+    Args:
+        slide_path: the slide.
+        coords_path: its ``coords.h5``.
+        encoder: see :func:`acpbench.features.encoders.load_encoder`.
+        out: target ``<slide_id>.h5``; the sidecar ``<slide_id>.h5.json`` is written last.
+        batch_size: tiles a batch; halved by itself when the GPU has no room.
+        max_bad_fraction: share of unreadable tiles above which the slide is excluded.
+        allow_any_spacing: accept a spacing the encoder was not made for.
+        allow_resize: accept another tile size and resize.
+        store_dir: folder shared between cohorts and runs, where files lie under their cache key.
+
+    Returns:
+        ``slide_id``, ``cache_key``, ``cache`` (``hit`` or ``miss``), ``n_tiles``, ``n_bad_tiles`` and
+        ``status``.
+
+    Raises:
+        InputError: tiles the encoder does not take, a slide that changed since it was tiled, or features
+            that are not finite.
+    """
+    tiles = read_coords(coords_path)
+    if tiles.status == "ok":
+        # Before any look at the cache: what was once allowed for one run is not allowed for every run.
+        assert tiles.plan is not None
+        for spacing in (tiles.plan.effective_spacing_x_um, tiles.plan.effective_spacing_y_um):
+            encoder.spec.check_tiles(
+                spacing_um=spacing,
+                tile_size_px=tiles.tile_size_px,
+                allow_any_spacing=allow_any_spacing,
+                allow_resize=allow_resize,
+            )
+    key = slide_cache_key(tiles, encoder)
+    if is_complete(out, key):
+        found = read_features(out)
+        if found.slide_id == tiles.slide_id:
+            return _outcome(found, "hit")
+    stored = None if store_dir is None else store_path(store_dir, key)
+    if stored is not None and is_complete(stored, key):
+        held = read_features(stored)
+        bag = FeatureBag(held.features, held.coords, held.attrs | {"slide_id": tiles.slide_id})
+        write_features(out, bag)
+        return _outcome(bag, "hit")
+    bag = _extract(slide_path, tiles, encoder, key, batch_size=batch_size, max_bad_fraction=max_bad_fraction)
+    if stored is not None:
+        write_features(stored, bag)
+    write_features(out, bag)
+    return _outcome(bag, "miss")
+
+
+def store_path(store_dir: str | os.PathLike[str], key: str) -> Path:
+    """Where the feature store keeps a key: ``<store>/<first two>/<key>.h5``."""
+    if len(key) != 64 or not set(key) <= set("0123456789abcdef"):
+        raise InputError(f"{key[:70]!r} is not a cache key")
+    return Path(store_dir) / key[:2] / f"{key}.h5"
+
+
+def _outcome(bag: FeatureBag, cache: str) -> dict[str, Any]:
+    return {
+        "slide_id": bag.slide_id,
+        "cache_key": str(bag.attrs["cache_key"]),
+        "cache": cache,
+        "n_tiles": len(bag.features),
+        "n_bad_tiles": int(bag.attrs["n_bad_tiles"]),
+        "status": bag.status,
+    }
+
+
+def _extract(
+    slide_path: str | os.PathLike[str],
+    tiles: TileSet,
+    encoder: Encoder,
+    key: str,
+    *,
+    batch_size: int,
+    max_bad_fraction: float,
+) -> FeatureBag:
+    spec = encoder.spec
+    status, reason, detail, n_bad = tiles.status, tiles.reason, tiles.detail, 0
+    parts: list[np.ndarray] = []
+    kept: list[np.ndarray] = []
+    if tiles.status == "ok":
+        stream = read_tiles(slide_path, tiles, batch_size=batch_size, max_bad_fraction=max_bad_fraction)
+        try:
+            if sha256_file(slide_path) != tiles.slide_sha256:
+                raise InputError("changed since it was tiled; tile it again", file=slide_path)
+            for batch in stream:
+                parts.append(encoder.encode(batch.pixels))
+                kept.append(batch.coords)
+        except SlideError as error:
+            status, reason, detail = error.status, error.reason, error.message
+            parts, kept = [], []
+        except OSError as error:
+            raise InputError(f"cannot be read ({error.strerror})", file=slide_path) from None
+        n_bad = stream.n_bad
+    stored = np.dtype(spec.stored_dtype)
+    features = np.concatenate(parts) if parts else np.zeros((0, spec.dim), np.float32)
+    with np.errstate(over="ignore"):  # a value beyond float16 becomes infinite, which the store refuses
+        features = features.astype(stored)
+    coords = np.concatenate(kept) if kept else np.zeros((0, 2), np.int64)
+    return FeatureBag(
+        features, coords.astype(np.int64), _attributes(tiles, encoder, key, status, reason, detail, n_bad)
+    )
+
+
+def _attributes(
+    tiles: TileSet, encoder: Encoder, key: str, status: str, reason: str, detail: str, n_bad: int
+) -> dict[str, Any]:
+    spec, plan = encoder.spec, tiles.plan
+    return {
+        "encoder": spec.id,
+        "encoder_sha256": encoder.weights_sha256,
+        "variant": spec.variant,
+        "transform": {
+            "input_size_px": spec.input_size_px,
+            "interpolation": spec.interpolation,
+            "mean": spec.mean,
+            "std": spec.std,
+        },
+        "dtype": spec.stored_dtype,
+        # A CPU computes in float32 whatever the row says.
+        "compute_dtype": spec.compute_dtype if encoder.device == "cuda" else "float32",
+        "device": encoder.device,
+        "spacing_um": tiles.requested_spacing_um if plan is None else plan.effective_spacing_x_um,
+        "tile_size_px": tiles.tile_size_px,
+        "tile_size_level0": -1.0 if plan is None else plan.tile_width_level0,
+        "tiler_sha256": tiler_sha256(tiles),
+        "slide_id": tiles.slide_id,
+        "slide_sha256": tiles.slide_sha256,
+        "status": status,
+        "reason": reason,
+        "detail": detail,
+        "n_bad_tiles": n_bad,
+        "cache_key": key,
+    }
