@@ -1,0 +1,287 @@
+"""Diagnostic-result lane: what the predictions are worth against the benchmark's own labels.
+
+A missing result is null with its reason, never 0. Test and validation are evaluated apart, for the chosen
+table and for every round's, so a run that never saw a test label is still measured on the test patients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from acpbench.core.errors import InputError
+from acpbench.scores.labels import ReferenceLabels
+from acpbench.scores.predictions import Candidate, Row, Selection
+from acpbench.tasks.models import Task
+
+SCHEMA = "acp-diagnostic/0.1"
+LEVELS = ("validation", "test")
+DEFAULT_RESAMPLES = 200
+
+
+def metric_rows(rows: Sequence[Row], task: Task) -> list[dict[str, Any]]:
+    """Rows that have a reference label, in the form :mod:`acpbench.mil.metrics` reads.
+
+    A prediction that is no class of the task stays in and counts as wrong: a blank hard case is no gain.
+    """
+    table = []
+    for row in rows:
+        if not row.matched:
+            continue
+        entry: dict[str, Any] = {
+            "patient_id": row.patient_id,
+            "y_true": row.y_true_reference,
+            "y_pred": "" if row.unmappable and task.classes else row.y_pred,
+        }
+        if task.output_type == "survival":
+            entry |= {"time": row.time, "event": row.event, "risk": row.risk}
+        entry |= {f"prob_{label}": value for label, value in row.probabilities.items()}
+        table.append(entry)
+    return table
+
+
+def evaluate(rows: Sequence[Row], task: Task, *, n_expected: int | None = None) -> dict[str, Any]:
+    """Metrics of rows against reference labels; every null has a note.
+
+    Args:
+        rows: normalised rows of one split.
+        task: the task.
+        n_expected: number of reference cases of the split, to say how many were not predicted.
+    """
+    table = metric_rows(rows, task)
+    level: dict[str, Any] = {
+        "n": len(table),
+        "n_expected": n_expected,
+        "n_events": None,
+        "n_per_class": {},
+        "metrics": {},
+        "notes": {},
+        "per_class": {},
+    }
+    if not table:
+        level["notes"] = {"all": "no row pairs a prediction with a reference label"}
+        return level
+    from acpbench.mil.metrics import score_predictions
+
+    try:
+        scored = score_predictions(task.output_type, task.classes, table)
+    except InputError as error:
+        level["notes"] = {"all": error.message}
+        return level
+    return level | {
+        name: scored[name] for name in ("n_events", "n_per_class", "metrics", "notes", "per_class")
+    }
+
+
+def expected_cases(labels: ReferenceLabels, split: str) -> int:
+    """How many patients of a split have a reference label."""
+    return sum(1 for row in labels.by_patient.values() if row.split == split and (row.label or row.time))
+
+
+def headline_rows(candidate: Candidate) -> tuple[str | None, list[Row]]:
+    """The rows that stand for the run: test, else validation, else (nothing is split) all."""
+    for split in ("test", "validation"):
+        rows = [row for row in candidate.rows if row.split == split]
+        if any(row.matched for row in rows):
+            return split, rows
+    unsplit = [row for row in candidate.rows if row.split == ""]
+    return ("all", unsplit) if any(row.matched for row in unsplit) else (None, [])
+
+
+def filter_reason(row: Row, headline: str | None) -> str:
+    """Why a normalised row is, or is not, among those that the headline numbers come from."""
+    if not row.matched:
+        return "no_reference_label"
+    if headline is None or row.split != ("" if headline == "all" else headline):
+        return "outside_headline_split"
+    return {"test": "test_split", "validation": "validation_no_test", "all": "no_split_kept"}[headline]
+
+
+def evaluate_rounds(
+    candidates: Sequence[Candidate], task: Task, labels: ReferenceLabels
+) -> dict[str, dict[str, Any]]:
+    """Round → its table's validation and test evaluation; ``predictions.*`` before other tables."""
+    chosen: dict[int, Candidate] = {}
+    for candidate in candidates:
+        if candidate.reason is not None or candidate.round_id is None:
+            continue
+        held = chosen.get(candidate.round_id)
+        if held is None or (_plainly_named(candidate) and not _plainly_named(held)):
+            chosen[candidate.round_id] = candidate
+    return {
+        str(round_id): {"source_file": chosen[round_id].path} | levels(chosen[round_id], task, labels)
+        for round_id in sorted(chosen)
+    }
+
+
+def _plainly_named(candidate: Candidate) -> bool:
+    return candidate.path.rsplit("/", 1)[-1].startswith("predictions.")
+
+
+def levels(candidate: Candidate, task: Task, labels: ReferenceLabels) -> dict[str, Any]:
+    """Validation and test evaluation of one table."""
+    return {
+        split: evaluate(
+            [row for row in candidate.rows if row.split == split],
+            task,
+            n_expected=expected_cases(labels, split),
+        )
+        for split in LEVELS
+    }
+
+
+def diagnostic_result(
+    trajectory: str,
+    run_status: str,
+    candidates: Sequence[Candidate],
+    selection: Selection,
+    rounds: dict[str, dict[str, Any]],
+    task: Task,
+    labels: ReferenceLabels,
+    *,
+    n_resamples: int = DEFAULT_RESAMPLES,
+) -> dict[str, Any]:
+    """``diagnostic.json`` without its provenance."""
+    chosen = selection.candidate
+    headline, rows = headline_rows(chosen) if chosen else (None, [])
+    overall = evaluate(
+        rows, task, n_expected=None if headline in (None, "all") else expected_cases(labels, headline)
+    )
+    metrics, primary = overall["metrics"], task.metric_family.primary
+    if chosen is None:
+        grade_status, reason = "no_predictions", "no table in the workspace pairs predictions with cases"
+    elif headline is None:
+        grade_status, reason = "no_reference_pairs", "no prediction joins a reference label by id"
+    else:
+        grade_status, reason = "scored", None
+    all_rows = chosen.rows if chosen else []
+    mapped, unmapped_reason = _probability_status(chosen, overall, task)
+    return {
+        "schema": SCHEMA,
+        "trajectory": trajectory,
+        "task_id": task.task_id,
+        "run_status": run_status,
+        "grade_status": grade_status,
+        "reason": reason,
+        "funnel": {
+            "n_candidates": len(candidates),
+            "n_excluded": sum(candidate.reason is not None for candidate in candidates),
+            "selected": chosen.path if chosen else None,
+            "selection_rule": selection.rule,
+            "n_rows": chosen.n_source_rows if chosen else 0,
+            "n_normalised": overall["n"],
+            "n_probability": overall["n"] if mapped else 0,
+        },
+        "candidates": [
+            {
+                "path": candidate.path,
+                "status": "excluded" if candidate.reason else "selected" if candidate is chosen else "other",
+                "reason": candidate.reason,
+                "detail": candidate.detail,
+            }
+            for candidate in candidates
+        ],
+        "headline_split": headline,
+        "n": overall["n"],
+        "accuracy": metrics.get("accuracy"),
+        "balanced_accuracy": metrics.get("balanced_accuracy"),
+        "macro_f1": metrics.get("macro_F1"),
+        "primary_metric": primary,
+        "primary_value": metrics.get(primary),
+        "primary_note": None if metrics.get(primary) is not None else _note(overall, primary, reason),
+        "primary_interval": _interval(rows, task, primary, n_resamples)
+        if metrics.get(primary) is not None
+        else None,
+        "n_resamples": n_resamples,
+        "metrics": metrics,
+        "notes": overall["notes"],
+        "probability_status": "mapped" if mapped else "probability_unmapped",
+        "probability_reason": unmapped_reason,
+        "n_label_conflict": sum(row.label_conflict for row in all_rows),
+        "n_unmappable": sum(bool(row.unmappable) for row in all_rows),
+        "n_unreferenced": sum(not row.matched for row in all_rows),
+        "n_duplicates": chosen.n_duplicates if chosen else 0,
+        "n_split_mismatch": sum(
+            bool(r.matched and r.split_agent and r.split_agent != r.split) for r in all_rows
+        ),
+        "levels": levels(chosen, task, labels) if chosen else dict.fromkeys(LEVELS),
+        "rounds": rounds,
+    }
+
+
+def _note(overall: dict[str, Any], metric: str, reason: str | None) -> str:
+    notes = overall["notes"]
+    return (
+        reason or notes.get(metric) or notes.get("all") or "the metric is not computed for this output type"
+    )
+
+
+def _interval(rows: Sequence[Row], task: Task, metric: str, n_resamples: int) -> list[float] | None:
+    """95 % percentile interval of one metric, patients resampled; ``None`` when it cannot be formed."""
+    if n_resamples < 1:
+        return None
+    from acpbench.mil.metrics import bootstrap_intervals
+
+    try:
+        return bootstrap_intervals(
+            task.output_type, task.classes, metric_rows(rows, task), n_resamples=n_resamples, metrics=[metric]
+        ).get(metric)
+    except InputError:
+        return None
+
+
+def _probability_status(
+    chosen: Candidate | None, overall: dict[str, Any], task: Task
+) -> tuple[bool, str | None]:
+    """Whether every evaluated row has usable class probabilities, else why not."""
+    if chosen is None:
+        return False, "no predictions"
+    if chosen.columns.probability_reason:
+        return False, chosen.columns.probability_reason
+    probe = {"binary": "AUROC", "multiclass": "brier"}.get(task.output_type)
+    note = overall["notes"].get(probe) or overall["notes"].get("all")
+    if probe and note and "probabilit" in note:
+        return False, note
+    if not overall["n"]:
+        return False, "no row pairs a prediction with a reference label"
+    return True, None
+
+
+PREDICTION_COLUMNS = (
+    "trajectory", "task_id", "slide_id", "patient_id", "split", "y_true_agent", "y_true_reference", "y_pred",
+)  # fmt: skip
+PREDICTION_TAIL = ("time", "event", "risk", "label_conflict", "filter_reason", "source_file", "round")
+
+
+def predictions_table(
+    trajectory: str, selection: Selection, task: Task
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Columns and rows of ``predictions.csv``: the chosen table's rows, in its order."""
+    probabilities = [f"prob_{label}" for label in task.classes]
+    columns = [*PREDICTION_COLUMNS, *probabilities, *PREDICTION_TAIL]
+    chosen = selection.candidate
+    if chosen is None:
+        return columns, []
+    headline, _ = headline_rows(chosen)
+    rows = []
+    for row in chosen.rows:
+        entry: dict[str, Any] = {
+            "trajectory": trajectory,
+            "task_id": task.task_id,
+            "slide_id": row.slide_id,
+            "patient_id": row.patient_id,
+            "split": row.split,
+            "y_true_agent": row.y_true_agent,
+            "y_true_reference": row.y_true_reference,
+            "y_pred": row.y_pred,
+            "time": row.time,
+            "event": row.event,
+            "risk": row.risk,
+            "label_conflict": int(row.label_conflict),
+            "filter_reason": filter_reason(row, headline),
+            "source_file": chosen.path,
+            "round": chosen.round_id,
+        }
+        entry |= {f"prob_{label}": row.probabilities.get(label) for label in task.classes}
+        rows.append(entry)
+    return columns, rows

@@ -1,0 +1,305 @@
+"""Find the prediction tables an agent left, choose one, and bring its rows into one form.
+
+Candidate: a table whose columns predict something, or whose name says that they should. Every candidate
+that is not chosen keeps its reason. Labels that count are the evaluator's, joined by id; the agent's own
+copy is kept beside them and a difference is a ``label_conflict``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from acpbench.core.files import walk_files
+from acpbench.scores.columns import ColumnMap, canonical_split, map_columns, training_log_like
+from acpbench.scores.labels import ReferenceLabels, ReferenceRow
+from acpbench.scores.tables import TABLE_SUFFIXES, Table, read_table
+from acpbench.tasks.models import Task
+
+MAX_FILES_LISTED = 20_000
+MAX_TABLES_READ = 400
+_SKIPPED_FOLDERS = ("data/", "skills/", "schemas/", "memory/")
+_NAMED_LIKE_PREDICTIONS = re.compile(r"pred|inference|infer_|scores?_test|test_results", re.IGNORECASE)
+_ROUND = re.compile(r"(?:^|/)round[_-]?(\d{1,3})(?:/|_|\.|$)")
+
+
+@dataclass
+class Row:
+    """One prediction after normalisation. Empty text means missing.
+
+    ``split`` is the evaluator's for a known case when labels are held out, else the table's own.
+    """
+
+    slide_id: str
+    patient_id: str
+    split: str
+    split_agent: str
+    y_true_agent: str
+    y_true_reference: str
+    y_pred: str
+    probabilities: dict[str, float | None]
+    time: str
+    event: str
+    risk: str
+    label_conflict: bool = False
+    agent_label_given: bool = False
+    matched: bool = False
+    unmappable: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether the row pairs a reference label with a prediction."""
+        return self.matched and not self.unmappable
+
+
+@dataclass
+class Candidate:
+    """A table considered as predictions; ``reason`` says why it is excluded (``None``: usable)."""
+
+    path: str
+    reason: str | None
+    detail: str = ""
+    round_id: int | None = None
+    columns: ColumnMap = field(default_factory=ColumnMap)
+    rows: list[Row] = field(default_factory=list)
+    n_source_rows: int = 0
+    n_duplicates: int = 0
+
+    def usable_rows(self, split: str | None = None) -> list[Row]:
+        """Rows that pair with a reference label, of one split or of all."""
+        return [row for row in self.rows if row.usable and (split is None or row.split == split)]
+
+
+class Selection(NamedTuple):
+    """The chosen candidate and the rule that chose it (``none`` when there is nothing to choose)."""
+
+    candidate: Candidate | None
+    rule: str
+
+
+def round_of(path: str) -> int | None:
+    """Round number named by a path (``reflection/round_2/predictions.csv`` is 2), if any."""
+    match = _ROUND.search(path)
+    return int(match.group(1)) if match else None
+
+
+def find_candidates(
+    workspace: Path, task: Task, labels: ReferenceLabels, *, label_access: str
+) -> list[Candidate]:
+    """Every table in the workspace that predicts, in path order, each with its rows or its reason."""
+    found = []
+    tables_read = 0
+    for count, (relative, path) in enumerate(walk_files(workspace)):
+        if count >= MAX_FILES_LISTED:
+            break
+        if not relative.casefold().endswith(TABLE_SUFFIXES) or relative.startswith(_SKIPPED_FOLDERS):
+            continue
+        named = bool(_NAMED_LIKE_PREDICTIONS.search(path.name))
+        if tables_read >= MAX_TABLES_READ:
+            if named:
+                found.append(Candidate(relative, "too_large", "too many tables in the workspace"))
+            continue
+        tables_read += 1
+        candidate = _candidate(relative, read_table(path), named, task, labels, label_access)
+        if candidate is not None:
+            found.append(candidate)
+    return found
+
+
+def _candidate(
+    relative: str, table: Table, named: bool, task: Task, labels: ReferenceLabels, label_access: str
+) -> Candidate | None:
+    round_id = round_of(relative)
+    if table.reason is not None:
+        reason = "no_paired_columns" if table.reason == "not_a_table" else table.reason
+        # A file of unknown content is a candidate only when its name claims predictions.
+        return Candidate(relative, reason, table.detail, round_id) if named else None
+    columns = map_columns(table.columns, task)
+    if training_log_like(table.columns):
+        return Candidate(relative, "training_log_like", "progress counter beside a loss", round_id)
+    if not columns.predicts and not named:
+        return None
+    if not table.rows:
+        return Candidate(relative, "empty", "a header without rows", round_id, columns)
+    if not columns.paired(task.output_type):
+        detail = "no prediction column" if not columns.predicts else "neither a label nor an id column"
+        return Candidate(relative, "no_paired_columns", detail, round_id, columns)
+    candidate = Candidate(relative, None, "", round_id, columns, n_source_rows=len(table.rows))
+    candidate.rows, candidate.n_duplicates = normalise(table.rows, columns, task, labels, label_access)
+    return candidate
+
+
+def normalise(
+    rows: Sequence[dict[str, str]],
+    columns: ColumnMap,
+    task: Task,
+    labels: ReferenceLabels,
+    label_access: str,
+) -> tuple[list[Row], int]:
+    """Rows in one form, and how many repeats of a case within a split were left out (the first counts)."""
+    normalised: list[Row] = []
+    seen: set[tuple[str, str, str]] = set()
+    duplicates = 0
+    for source in rows:
+        row = _normalise_row(source, columns, task, labels, label_access)
+        identity = (row.slide_id, row.patient_id, row.split)
+        if (row.slide_id or row.patient_id) and identity in seen:
+            duplicates += 1
+            continue
+        seen.add(identity)
+        normalised.append(row)
+    return normalised, duplicates
+
+
+def _normalise_row(
+    source: dict[str, str],
+    columns: ColumnMap,
+    task: Task,
+    labels: ReferenceLabels,
+    label_access: str,
+) -> Row:
+    def get(column: str | None) -> str:
+        return source.get(column, "") if column else ""
+
+    slide, patient, other = get(columns.slide), get(columns.patient), get(columns.any_id)
+    reference = labels.find(*filter(None, (slide, patient, other)))
+    split_agent = canonical_split(get(columns.split))
+    split = split_agent
+    if reference is not None and reference.split and (label_access == "heldout" or not split):
+        split = reference.split
+    row = Row(
+        slide_id=slide or (reference.slide_id if reference and not patient and other else ""),
+        patient_id=(reference.patient_id if reference else patient or ("" if slide else other)),
+        split=split,
+        split_agent=split_agent,
+        y_true_agent=get(columns.y_true),
+        y_true_reference=reference.label if reference else "",
+        y_pred=get(columns.y_pred),
+        probabilities={label: _number(get(column)) for label, column in columns.probabilities.items()},
+        time=reference.time if reference else "",
+        event=reference.event if reference else "",
+        risk=get(columns.risk),
+    )
+    if task.output_type == "survival":
+        _finish_survival(row, get(columns.time), get(columns.event), reference)
+    elif task.output_type == "continuous":
+        _finish_continuous(row, reference)
+    else:
+        _finish_classes(row, task, reference)
+    return row
+
+
+def _finish_survival(row: Row, time: str, event: str, reference: ReferenceRow | None) -> None:
+    row.agent_label_given = bool(time or event)
+    row.y_true_agent = f"{time}|{event}" if row.agent_label_given else ""
+    row.matched = reference is not None and _number(row.time) is not None and row.event != ""
+    if _number(row.risk) is None:
+        row.unmappable = "risk is not a number"
+    if row.matched and row.agent_label_given:
+        same_time = _close(time, row.time, 0.05)
+        row.label_conflict = not same_time or _number(event) != _number(row.event)
+
+
+def _finish_continuous(row: Row, reference: ReferenceRow | None) -> None:
+    row.agent_label_given = row.y_true_agent != ""
+    row.matched = reference is not None and _number(row.y_true_reference) is not None
+    if _number(row.y_pred) is None:
+        row.unmappable = "prediction is not a number"
+    if row.matched and row.agent_label_given:
+        row.label_conflict = not _close(row.y_true_agent, row.y_true_reference, 1e-3)
+
+
+def _finish_classes(row: Row, task: Task, reference: ReferenceRow | None) -> None:
+    row.agent_label_given = row.y_true_agent != ""
+    truth = task.canonical_label(row.y_true_reference) if row.y_true_reference else None
+    row.y_true_reference = truth or ""
+    row.matched = reference is not None and truth is not None
+    if row.agent_label_given:
+        agent = task.canonical_label(row.y_true_agent)
+        row.y_true_agent = agent if agent is not None else row.y_true_agent
+        row.label_conflict = row.matched and row.y_true_agent != truth
+    _complete_binary(row.probabilities, task)
+    if row.y_pred:
+        predicted = task.canonical_label(row.y_pred)
+        if predicted is None:
+            row.unmappable = "prediction is not a class of the task"
+        else:
+            row.y_pred = predicted
+    elif row.probabilities and all(value is not None for value in row.probabilities.values()):
+        # Ties go to the earlier class, as argmax does.
+        row.y_pred = max(task.classes, key=lambda label: row.probabilities[label])  # type: ignore[arg-type,return-value]
+    else:
+        row.unmappable = "no prediction"
+
+
+def _complete_binary(probabilities: dict[str, float | None], task: Task) -> None:
+    """Fill the other class of a binary table that gives one named class."""
+    if len(probabilities) == 1 and len(task.classes) == 2:
+        (known, value), *_ = probabilities.items()
+        other = next(label for label in task.classes if label != known)
+        probabilities[other] = None if value is None else 1.0 - value
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if value - value == 0 else None  # inf and nan are no numbers
+
+
+def _close(left: str, right: str, tolerance: float) -> bool:
+    a, b = _number(left), _number(right)
+    return a is not None and b is not None and abs(a - b) <= tolerance + 1e-9
+
+
+def select(
+    candidates: Iterable[Candidate], *, report: dict[str, Any], selected_round: int | None
+) -> Selection:
+    """Choose the table that stands for the run.
+
+    The report's own named file when it exists, else the selected round's, else the one with most
+    test rows that pair with a reference label (then validation rows, then the later round, then path).
+    """
+    usable = [candidate for candidate in candidates if candidate.reason is None]
+    if not usable:
+        return Selection(None, "none")
+    by_path = {candidate.path: candidate for candidate in usable}
+    named = [by_path[path] for path in _paths_named(report) if path in by_path]
+    if named:
+        of_round = [c for c in named if selected_round is not None and c.round_id == selected_round]
+        return Selection((of_round or named)[0], "report_named")
+    of_round = [c for c in usable if selected_round is not None and c.round_id == selected_round]
+    if of_round:
+        return Selection(max(of_round, key=_evidence_rank), "selected_round")
+    return Selection(max(usable, key=_evidence_rank), "best_evidence")
+
+
+def _evidence_rank(candidate: Candidate) -> tuple[int, int, int, tuple[int, ...]]:
+    return (
+        len(candidate.usable_rows("test")),
+        len(candidate.usable_rows("validation")) or len(candidate.usable_rows()),
+        -1 if candidate.round_id is None else candidate.round_id,
+        tuple(-ord(char) for char in candidate.path),
+    )
+
+
+def _paths_named(report: dict[str, Any]) -> list[str]:
+    """Workspace paths that a structured report names, most explicit first; pointers are cut off."""
+    named: list[Any] = [report.get(name) for name in ("predictions", "predictions_file", "predictions_path")]
+    headline = report.get("headline")
+    if isinstance(headline, dict) and isinstance(headline.get("file"), str):
+        # Metrics and the predictions they were computed from live in one folder.
+        named.append(
+            headline["file"].rsplit("/", 1)[0] + "/predictions.csv" if "/" in headline["file"] else None
+        )
+    artifacts = report.get("artifacts")
+    if isinstance(artifacts, list):
+        named.extend(artifacts[:200])
+    elif isinstance(artifacts, dict):
+        named.extend(artifacts.values())
+    paths = [item.split("#", 1)[0] for item in named if isinstance(item, str)]
+    return list(dict.fromkeys(path[2:] if path.startswith("./") else path for path in paths))

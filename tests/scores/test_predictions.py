@@ -1,0 +1,235 @@
+"""Prediction tables: found by content, excluded with a reason, chosen by rule, normalised to one form."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from acpbench.scores.columns import canonical_split, map_columns, training_log_like
+from acpbench.scores.labels import reference_labels
+from acpbench.scores.predictions import normalise, round_of, select
+from tests.scores.record_builder import PREDICTION_COLUMNS, label_rows, prediction_rows
+
+
+def reasons(view) -> dict[str, str | None]:
+    return {candidate.path: candidate.reason for candidate in view.candidates}
+
+
+def test_every_exclusion_has_its_reason(record, view_of) -> None:
+    record.files |= {
+        "outputs/pred_empty.csv": "",
+        "outputs/pred_header_only.csv": "case_id,y_pred\n",
+        "outputs/predictions_no_id.csv": "y_pred,prob_high\nlow,0.2\n",
+        "outputs/predictions_of_what.csv": "a,b\n1,2\n",
+        "outputs/history.csv": "epoch,train_loss,y_pred\n1,0.5,x\n",
+        "outputs/predictions.parquet": b"PAR1junk",
+        "outputs/predictions_broken.json": "[{",
+        "outputs/predictions_repeated.csv": "a,a\n1,2\n",
+        "data/labels_and_predictions.csv": "case_id,y_pred\np09,low\n",
+        "outputs/round_0/slide_manifest.csv": "slide_id,patient_id,status\ns01,p01,ok\n",
+    }
+    found = reasons(view_of(record))
+    assert {path: reason for path, reason in found.items() if reason} == {
+        "outputs/pred_empty.csv": "empty",
+        "outputs/pred_header_only.csv": "empty",
+        "outputs/predictions_no_id.csv": "no_paired_columns",
+        "outputs/predictions_of_what.csv": "no_paired_columns",
+        "outputs/history.csv": "training_log_like",
+        "outputs/predictions.parquet": "unreadable",
+        "outputs/predictions_broken.json": "unreadable",
+        "outputs/predictions_repeated.csv": "unreadable",
+    }
+    assert [path for path, reason in found.items() if reason is None] == [
+        "outputs/round_0/predictions.csv",
+        "reflection/round_1/predictions.csv",
+    ]
+
+
+def _xlsx() -> bytes:
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    book.active.append(PREDICTION_COLUMNS)
+    for row in prediction_rows():
+        book.active.append([row[name] for name in PREDICTION_COLUMNS])
+    buffer = io.BytesIO()
+    book.save(buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["xlsx", "tsv", "json", "jsonl", "columns.json"])
+def test_the_same_rows_in_any_format(kind, record, view_of) -> None:
+    rows = prediction_rows()
+    del record.tables["outputs/round_0/predictions.csv"], record.tables["reflection/round_1/predictions.csv"]
+    header = "\t".join(PREDICTION_COLUMNS)
+    record.files[f"results/table.{kind}"] = {
+        "xlsx": _xlsx,
+        "tsv": lambda: "\n".join([header, *("\t".join(map(str, row.values())) for row in rows)]) + "\n",
+        "json": lambda: {"predictions": rows},
+        "jsonl": lambda: "\n".join(map(json.dumps, rows)),
+        "columns.json": lambda: {name: [row[name] for row in rows] for name in PREDICTION_COLUMNS},
+    }[kind]()
+    view = view_of(record)
+    chosen, rule = view.selection
+    assert rule == "best_evidence" and chosen.path == f"results/table.{kind}"
+    got = [
+        (r.patient_id, r.split, r.y_true_reference, r.y_pred, round(r.probabilities["high"], 3))
+        for r in chosen.rows
+    ]
+    assert got[0] == ("p09", "validation", "low", "high", 0.9)
+    assert got[15] == ("p24", "test", "high", "low", 0.1)
+    assert len(got) == 16
+
+
+def test_a_spreadsheet_bomb_is_not_unpacked(record, view_of) -> None:
+    import zipfile
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xl/worksheets/sheet1.xml", b"0" * (80 * 1024 * 1024))
+    record.files["outputs/predictions.xlsx"] = buffer.getvalue()
+    assert reasons(view_of(record))["outputs/predictions.xlsx"] == "too_large"
+
+
+class TestSelection:
+    def test_the_reports_own_file_wins(self, record, view_of) -> None:
+        view = view_of(record)
+        assert (view.selection.candidate.path, view.selection.rule) == (
+            "outputs/round_0/predictions.csv",
+            "report_named",
+        )
+
+    def test_then_the_selected_round(self, record, view_of) -> None:
+        record.files["reports/report.json"] = {"round_selected": 1}
+        view = view_of(record)
+        assert (view.selection.candidate.path, view.selection.rule) == (
+            "reflection/round_1/predictions.csv",
+            "selected_round",
+        )
+
+    def test_then_most_test_rows_that_pair(self, record, view_of) -> None:
+        record.files["reports/report.json"] = {}
+        record.tables["outputs/round_0/predictions.csv"] = (
+            PREDICTION_COLUMNS,
+            [row | {"case_id": "x" + row["case_id"]} for row in prediction_rows()],
+        )
+        record.tables["reflection/round_1/predictions.csv"] = (PREDICTION_COLUMNS, prediction_rows()[:9])
+        view = view_of(record)
+        assert (view.selection.candidate.path, view.selection.rule) == (
+            "reflection/round_1/predictions.csv",
+            "best_evidence",
+        )
+
+    def test_nothing_usable(self) -> None:
+        assert select([], report={}, selected_round=None) == (None, "none")
+
+
+class TestNormalisation:
+    def rows(self, task, columns: list[str], *cells: tuple, access: str = "heldout"):
+        table = [dict(zip(columns, row, strict=True)) for row in cells]
+        mapped = map_columns(columns, task)
+        rows, duplicates = normalise(table, mapped, task, reference_labels(label_rows()), access)
+        return rows, duplicates
+
+    def test_synonyms_codes_and_case(self, pleomorphism) -> None:
+        rows, _ = self.rows(
+            pleomorphism,
+            ["patient_id", "prediction"],
+            ("p10", "1.0"),
+            ("p11", " LOW "),
+            ("p12", "High"),
+            ("p13", "maybe"),
+        )
+        assert [row.y_pred for row in rows] == ["high", "low", "high", "maybe"]
+        assert [row.unmappable for row in rows] == ["", "", "", "prediction is not a class of the task"]
+
+    def test_task_synonyms_of_a_mutation(self, repository) -> None:
+        from acpbench.tasks.catalogue import load_task
+
+        task = load_task(repository / "tasks" / "bladder_tp53.yaml")
+        reference = [{"patient_id": f"q{n}", "label": "mutant", "fold": "0"} for n in range(5)]
+        table = [
+            {"case_id": f"q{n}", "y_pred": text}
+            for n, text in enumerate(["MUT", "Mutant", "1.0", "1", "Wild-type"])
+        ]
+        rows, _ = normalise(
+            table, map_columns(["case_id", "y_pred"], task), task, reference_labels(reference), "heldout"
+        )
+        assert [row.y_pred for row in rows] == ["mutant"] * 4 + ["wildtype"]
+
+    def test_the_reference_label_counts_and_a_difference_is_a_conflict(self, pleomorphism) -> None:
+        rows, _ = self.rows(
+            pleomorphism,
+            ["case_id", "y_true", "y_pred"],
+            ("p09", "0", "low"),
+            ("p11", "high", "low"),
+            ("p13", "", "low"),
+        )
+        assert [(r.y_true_agent, r.y_true_reference, r.label_conflict) for r in rows] == [
+            ("low", "low", False),
+            ("high", "low", True),
+            ("", "low", False),
+        ]
+
+    def test_a_slide_id_joins_too_with_or_without_suffix(self, pleomorphism) -> None:
+        rows, _ = self.rows(
+            pleomorphism, ["slide_id", "pred"], ("s17", "low"), ("slides/s18.svs", "low"), ("zz", "low")
+        )
+        assert [(row.patient_id, row.matched) for row in rows] == [("p17", True), ("p18", True), ("", False)]
+
+    def test_held_out_splits_are_the_evaluators(self, pleomorphism) -> None:
+        columns = ["case_id", "split", "y_pred"]
+        heldout, _ = self.rows(pleomorphism, columns, ("p01", "test", "low"))
+        opened, _ = self.rows(pleomorphism, columns, ("p01", "Held-out", "low"), access="open")
+        assert (heldout[0].split, heldout[0].split_agent) == ("train", "test")
+        assert opened[0].split == "test"
+
+    def test_a_repeated_case_counts_once(self, pleomorphism) -> None:
+        rows, duplicates = self.rows(pleomorphism, ["case_id", "y_pred"], ("p17", "high"), ("p17", "low"))
+        assert [row.y_pred for row in rows] == ["high"] and duplicates == 1
+
+    def test_a_label_is_derived_from_full_probabilities_only(self, pleomorphism) -> None:
+        rows, _ = self.rows(
+            pleomorphism, ["case_id", "prob_high"], ("p17", "0.7"), ("p18", "0.2"), ("p19", "")
+        )
+        assert [row.y_pred for row in rows] == ["high", "low", ""]
+        assert rows[0].probabilities == {"high": 0.7, "low": pytest.approx(0.3)}
+        assert rows[2].unmappable == "no prediction"
+
+
+@pytest.mark.parametrize(
+    ("columns", "mapped", "reason"),
+    [
+        (["prob_low", "prob_high"], {"low": "prob_low", "high": "prob_high"}, None),
+        (["p_0", "p_1"], {"low": "p_0", "high": "p_1"}, None),
+        (["high_prob"], {"high": "high_prob"}, None),
+        (["prob_positive"], {"high": "prob_positive"}, None),
+        (["prob"], {}, "column 'prob' does not name its class"),
+        (["y_score"], {}, "column 'y_score' does not name its class"),
+        (["p_value"], {}, "no probability column names a class of the task"),
+        (["prob_high", "p_1"], {}, "two columns name the class 'high'"),
+    ],
+)
+def test_probability_columns(columns, mapped, reason, pleomorphism) -> None:
+    found = map_columns(["case_id", "y_pred", *columns], pleomorphism)
+    assert (found.probabilities, found.probability_reason) == (mapped, reason)
+
+
+def test_split_names() -> None:
+    names = ["test", "Held_Out", "holdout", "EVAL", "val", "dev", "training", "", "fold3"]
+    assert [canonical_split(name) for name in names] == ["test"] * 4 + ["validation"] * 2 + ["train", "", ""]
+
+
+def test_training_logs() -> None:
+    assert training_log_like(["Epoch", "val_loss"])
+    assert not training_log_like(["case_id", "y_pred", "loss_of_function"]) and not training_log_like(
+        ["step", "tool"]
+    )
+
+
+def test_rounds_of_paths() -> None:
+    assert [
+        round_of(path) for path in ("outputs/round_0/p.csv", "a/round-12/p.csv", "p_round_3.csv", "p.csv")
+    ] == [0, 12, None, None]
