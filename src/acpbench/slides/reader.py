@@ -1,0 +1,145 @@
+"""Opening slides: one protocol, OpenSlide first, plain TIFFs and images as a fallback."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from acpbench.slides.errors import SlideError
+from acpbench.slides.spacing import Spacing
+
+_LFS = b"version https://git-lfs.github.com/spec/"
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+
+
+class SlideReader(Protocol):
+    """An open slide. Pixels are uint8 RGB; transparent ones are composited on white.
+
+    Attributes:
+        path: the file. backend: what reads it. vendor: format family.
+        level_dimensions: ``(width, height)`` of every level, level 0 first.
+        level_downsamples: true ratios, mean of both axes.
+        mpp_x, mpp_y: um/px of level 0 or ``None``. mpp_source: where they come from.
+        objective_power: as recorded. warnings: contradictions found on opening.
+        associated_image_names: label, macro and the like.
+    """
+
+    path: Path
+    backend: str
+    vendor: str | None
+    level_dimensions: tuple[tuple[int, int], ...]
+    objective_power: float | None
+    spacing: Spacing
+
+    @property
+    def dimensions(self) -> tuple[int, int]: ...
+    @property
+    def level_downsamples(self) -> tuple[float, ...]: ...
+    @property
+    def mpp_x(self) -> float | None: ...
+    @property
+    def mpp_y(self) -> float | None: ...
+    @property
+    def mpp_source(self) -> str | None: ...
+    @property
+    def warnings(self) -> list[str]: ...
+    @property
+    def associated_image_names(self) -> tuple[str, ...]: ...
+
+    def require_spacing(self) -> tuple[float, float]:
+        """``(mpp_x, mpp_y)``; raises :class:`SlideError` ``no_mpp`` when there is none to believe."""
+        ...
+
+    def read_region(self, x_level0: int, y_level0: int, level: int, width: int, height: int) -> np.ndarray:
+        """uint8 (height, width, 3). The corner is in level-0 pixels, the size in pixels of ``level``.
+
+        Raises :class:`SlideError` ``unreadable`` / ``read_failed``; the reader stays usable afterwards.
+        """
+        ...
+
+    def thumbnail(self, width: int, height: int) -> np.ndarray: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> SlideReader: ...
+    def __exit__(self, *exc: object) -> None: ...
+
+
+def open_slide(path: str | os.PathLike[str], declared_mpp: float | None = None) -> SlideReader:
+    """Open a slide.
+
+    A missing or implausible spacing does not fail here, so that such a slide can still be looked at: it
+    fails on :meth:`SlideReader.require_spacing`.
+
+    Args:
+        path: slide file.
+        declared_mpp: spacing given by the user, um/px. It overrides the file's.
+
+    Raises:
+        SlideError: ``unreadable`` with a reason code.
+    """
+    from acpbench.slides.backends import OpenSlideReader, PlainImageReader, TiffReader
+
+    path = Path(path)
+    head = _head(path)
+    if head.startswith(_LFS):
+        raise SlideError(
+            "unreadable",
+            "is a Git-LFS pointer, not the slide itself; fetch it with `git lfs pull`",
+            reason="lfs_pointer",
+            file=path,
+        )
+    import openslide
+
+    refused: SlideError | None = None
+    reader: SlideReader | None = None
+    if openslide.OpenSlide.detect_format(str(path)) is not None:
+        try:
+            reader = OpenSlideReader(path, declared_mpp)
+        except SlideError as error:
+            refused = error
+    is_tiff = head[:4] in _TIFF
+    if reader is None:
+        try:
+            reader = TiffReader(path, declared_mpp) if is_tiff else PlainImageReader(path, declared_mpp)
+        except SlideError:
+            # A slide format that OpenSlide recognised: its own message is the useful one.
+            if refused is not None:
+                raise refused from None
+            raise
+    if is_tiff:
+        _warn_orientation(reader)
+    return reader
+
+
+def _head(path: Path) -> bytes:
+    try:
+        if not path.is_file():
+            state = "is not a regular file" if path.exists() else "file does not exist"
+            raise SlideError("unreadable", state, reason="missing_file", file=path)
+        with open(path, "rb") as handle:
+            head = handle.read(64)
+    except OSError as error:
+        raise SlideError(
+            "unreadable", f"cannot be read ({error.strerror})", reason="open_failed", file=path
+        ) from None
+    if not head:
+        raise SlideError("unreadable", "is empty", reason="empty_file", file=path)
+    return head
+
+
+def _warn_orientation(reader: SlideReader) -> None:
+    """Readers return pixels as stored; say so when the file asks for a rotated or mirrored view."""
+    import tifffile
+
+    try:
+        with tifffile.TiffFile(reader.path) as tiff:
+            tag = tiff.pages[0].tags.get("Orientation")
+            value = 1 if tag is None else int(tag.value)
+    except Exception:  # the slide is open already; an odd tag must not lose it
+        return
+    if value != 1:
+        reader.extra_warnings.append(  # type: ignore[attr-defined]
+            f"TIFF orientation {value} is not applied; coordinates refer to pixels as stored"
+        )

@@ -1,0 +1,142 @@
+"""Tissue masks and polygons."""
+
+import numpy as np
+import pytest
+from shapely.geometry import Polygon, shape
+
+from acpbench.slides.tissue import (
+    MIN_SATURATION,
+    TissueMask,
+    find_tissue,
+    mask_from_geojson,
+    mask_polygons,
+    tissue_geojson,
+)
+from tests.slides.pictures import tissue_picture
+
+
+def _overlap(found: np.ndarray, box: tuple[int, int, int, int]) -> float:
+    truth = np.zeros_like(found)
+    truth[box[1] : box[1] + box[3], box[0] : box[0] + box[2]] = True
+    return (found & truth).sum() / (found | truth).sum()
+
+
+@pytest.mark.parametrize("spacing_um", [2.0, 8.0])
+def test_tissue_is_found_where_it_is(spacing_um):
+    picture = tissue_picture(200, 160, [(50, 40, 90, 70)])
+    tissue = find_tissue(picture, (4.0, 4.0), spacing_um)
+    assert _overlap(tissue.mask, (50, 40, 90, 70)) > 0.95
+    assert tissue.glass_found and tissue.n_objects == 1
+    assert tissue.fraction == pytest.approx(90 * 70 / (200 * 160), rel=0.05)
+
+
+@pytest.mark.parametrize("noise", [0, 3])
+@pytest.mark.parametrize("level", [255, 235])
+def test_empty_slide_has_no_tissue(level, noise):
+    rng = np.random.default_rng(0)
+    picture = np.clip(level + rng.normal(0, noise, (200, 200, 3)), 0, 255).astype(np.uint8)
+    tissue = find_tissue(picture, (1.0, 1.0), 8.0)
+    assert not tissue.mask.any() and tissue.n_objects == 0
+    assert mask_polygons(tissue) == []
+
+
+def test_grey_dust_is_not_tissue():
+    picture = np.full((200, 200, 3), 245, np.uint8)
+    picture[50:100, 50:100] = 120
+    assert not find_tissue(picture, (1.0, 1.0), 8.0).mask.any()
+
+
+def test_slide_that_is_all_tissue_is_not_cut_in_half():
+    # Half pale stroma, half dark epithelium: Otsu would part the two.
+    picture = np.empty((200, 200, 3), np.uint8)
+    picture[:, :100] = (225, 195, 215)
+    picture[:, 100:] = (130, 60, 130)
+    tissue = find_tissue(picture, (1.0, 1.0), 8.0)
+    assert tissue.fraction > 0.99
+    assert not tissue.glass_found and tissue.threshold == MIN_SATURATION
+
+
+@pytest.mark.parametrize("colour", [(230, 205, 222), (205, 130, 180)])
+def test_uniform_tissue_with_noise_is_all_tissue(colour):
+    rng = np.random.default_rng(0)
+    picture = np.clip(np.asarray(colour) + rng.normal(0, 6, (200, 200, 1)), 0, 255).astype(np.uint8)
+    assert find_tissue(picture, (1.0, 1.0), 8.0).fraction > 0.99
+
+
+def test_pale_tissue_beside_dark_tissue_is_kept():
+    picture = tissue_picture(300, 200, [(0, 0, 100, 200)])
+    picture[:, 100:200] = (232, 200, 222)  # saturation 0.14 against 0.37 of the dark part
+    assert find_tissue(picture, (1.0, 1.0), 8.0).fraction == pytest.approx(2 / 3, abs=0.03)
+
+
+def test_specks_go_small_holes_are_filled_large_ones_stay():
+    picture = tissue_picture(300, 300, [(20, 20, 200, 200)])
+    picture[50:60, 50:60] = 245  # 80 um hole: 0.0064 mm2
+    picture[100:150, 100:150] = 245  # 400 um hole: 0.16 mm2
+    picture[260:266, 260:266] = (205, 130, 180)  # 48 um speck
+    tissue = find_tissue(picture, (1.0, 1.0), 8.0)
+    assert tissue.mask[55, 55] and not tissue.mask[125, 125] and not tissue.mask[262, 262]
+    assert tissue.n_objects == 1
+
+
+def test_ignored_pixels_are_not_tissue():
+    picture = tissue_picture(200, 200, [(0, 0, 200, 200)])
+    ignore = np.zeros((200, 200), bool)
+    ignore[:, :100] = True
+    tissue = find_tissue(picture, (1.0, 1.0), 8.0, ignore=ignore)
+    assert not tissue.mask[:, :100].any() and tissue.mask[:, 101:].all()
+
+
+def test_polygon_of_a_square_in_level0_pixels():
+    mask = np.zeros((10, 12), bool)
+    mask[2:8, 3:9] = True
+    (polygon,) = mask_polygons(TissueMask(mask, (100.0, 50.0), 0.1, True, 1))
+    assert polygon.bounds == (300.0, 100.0, 900.0, 400.0)
+    # find_contours cuts the four corners by half a pixel each way: 36 - 4 / 8 pixels at most.
+    assert polygon.area == pytest.approx(36 * 5000, rel=0.02)
+
+
+def test_polygons_keep_holes_and_islands_and_come_back_as_the_mask():
+    mask = np.zeros((60, 80), bool)
+    mask[5:50, 5:50] = True
+    mask[15:40, 15:40] = False
+    mask[22:32, 22:32] = True  # an island in the hole
+    mask[30:58, 60:80] = True  # touches the right edge
+    tissue = TissueMask(mask, (16.0, 16.0), 0.1, True, 3)
+    document = tissue_geojson(tissue, "slide")
+    assert len(document["features"]) == 3
+    shapes = [shape(feature["geometry"]) for feature in document["features"]]
+    assert all(isinstance(polygon, Polygon) and polygon.is_valid for polygon in shapes)
+    assert [len(polygon.interiors) for polygon in shapes] == [1, 0, 0]
+    back = mask_from_geojson(document, (80 * 16, 60 * 16), (80, 60))
+    assert (back.mask ^ mask).sum() <= 12  # corners
+    assert back.n_objects == 3
+
+
+def test_geojson_layout_is_quaths_and_bytes_are_stable():
+    mask = np.zeros((8, 8), bool)
+    mask[2:6, 2:6] = True
+    tissue = TissueMask(mask, (2.0, 2.0), 0.1, True, 1)
+    document = tissue_geojson(tissue, "a")
+    assert document == tissue_geojson(tissue, "a")
+    (feature,) = document["features"]
+    assert document["type"] == "FeatureCollection" and feature["type"] == "Feature"
+    assert feature["properties"]["objectType"] == "annotation"
+    assert feature["properties"]["classification"]["name"] == "Tissue"
+    assert feature["id"] != tissue_geojson(tissue, "b")["features"][0]["id"]
+    ring = feature["geometry"]["coordinates"][0]
+    assert ring[0] == ring[-1]
+    assert tissue_geojson(None, "a") == {"type": "FeatureCollection", "features": []}
+
+
+def test_other_annotations_are_not_tissue():
+    square = [[0, 0], [40, 0], [40, 40], [0, 40], [0, 0]]
+    feature = {
+        "type": "Feature",
+        "geometry": {"type": "Polygon", "coordinates": [square]},
+        "properties": {"classification": {"name": "Tumor"}},
+    }
+    document = {"type": "FeatureCollection", "features": [feature]}
+    assert not mask_from_geojson(document, (80, 80), (20, 20)).mask.any()
+    feature["properties"] = {}
+    assert mask_from_geojson(document, (80, 80), (20, 20)).mask.sum() == pytest.approx(100, abs=21)
