@@ -76,12 +76,12 @@ def _int(value: Any) -> int | None:
 def tool_calls(run_dir: str | os.PathLike[str]) -> list[Event]:
     """Calls in the registry's log, in start order; a start without an end has ``exit_status`` None."""
     rows = _lines(Path(run_dir) / "tools.jsonl")
-    ends = {row.get("call_id"): row for _, row in rows if row.get("event") == "end"}
+    ends = {str(row.get("call_id")): row for _, row in rows if row.get("event") == "end"}
     calls = []
     for number, row in rows:
         if row.get("event") != "start":
             continue
-        end = _dict(ends.get(row.get("call_id")))
+        end = _dict(ends.get(str(row.get("call_id"))))
         outputs = end.get("outputs")
         calls.append(
             Event(
