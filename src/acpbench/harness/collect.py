@@ -109,7 +109,7 @@ def settings_from_study(
         encoder=study.agent_encoder,
         skills=None if skills is None else _checkout_path(skills),
         tiler=TilerSettings(**study.tiling.model_dump(exclude={"min_tiles"})),
-        label_column=binding.label_column or f"{binding.time_column}, {binding.event_column}",
+        label_column="time, event" if binding.time_column else "label",
         label_access=study.trajectories.label_access,
         test_evaluations=study.trajectories.test_evaluations,
         wall_limit_s=study.trajectories.wall_limit_s,
@@ -330,7 +330,7 @@ def collect_run(settings: RunSettings, run_dir: Path) -> RunRecord:
         command = [
             sys.executable,
             "-m",
-            "acpbench.harness.scripted",
+            "acpbench.harness",
             "--policy",
             settings.policy,
             "--encoder",

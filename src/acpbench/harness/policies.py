@@ -148,11 +148,8 @@ def _reflect(study: Study, first: dict[str, Any]) -> tuple[int, list[dict[str, A
         }
         agent.write_json(f"{folder}/config_diff.json", {"changed": changed})
         value, before = current["metrics"][study.primary], previous["metrics"][study.primary]
-        decision = (
-            "keep"
-            if value is not None and (best_value is None or value > best_value + 1e-3)
-            else ("stop" if round_id == len(ROUND_CHANGES) else "revert")
-        )
+        helped = value is not None and (before is None or value > before + 1e-3)
+        decision = "keep" if helped else "revert"
         row = texts.round_summary(study.task, round_id, previous, current, decision)
         agent.write_json(f"{folder}/summary.json", row)
         summary.append(
@@ -173,7 +170,7 @@ def _reflect(study: Study, first: dict[str, Any]) -> tuple[int, list[dict[str, A
                 f"{before} -> {value} on validation; decision: {decision}.",
             }
         )
-        if decision == "keep":
+        if value is not None and (best_value is None or value > best_value + 1e-3):
             best_round, best_value, best_model = round_id, value, model
         previous, previous_model = current, model
     agent.write_json(

@@ -205,6 +205,16 @@ def _hashed(context: RunContext, relative: str) -> dict[str, Any]:
     return {"path": relative, "sha256": sha256_file(path), "size": path.stat().st_size}
 
 
+def _without_roots(context: RunContext, message: str) -> str:
+    """An error message in the agent's terms: no path of the evaluator's machine."""
+    message = message.replace(f"{context.workspace}/", "")
+    for root in (context.store_dir, context.features_dir, context.slides_dir, context.slides_base):
+        message = message.replace(f"{root}/", "store:")
+    for file in (context.labels, context.slides_csv, context.exclusions_csv, context.encoders_config):
+        message = message.replace(str(file), f"evaluator:{file.name}")
+    return message
+
+
 def call_tool(
     context: RunContext,
     tool_id: str,
@@ -279,7 +289,7 @@ def call_tool(
             if outcome is None
             else [_hashed(context, path) for path in outcome.outputs] + list(outcome.stored),
             "cache": None if outcome is None else outcome.cache,
-            "error": error_text,
+            "error": None if error_text is None else _without_roots(context, error_text),
             "result": {} if outcome is None else outcome.result,
         },
     )

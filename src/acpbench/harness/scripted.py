@@ -132,7 +132,3 @@ def main() -> None:
     agent = ScriptedAgent(Path.cwd())
     POLICIES[arguments.policy](agent, arguments.encoder, arguments.seed)
     agent.emit("result", outcome="finished")
-
-
-if __name__ == "__main__":
-    main()
