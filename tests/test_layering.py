@@ -24,7 +24,17 @@ ORDER = [
     "report",
     "cli",
 ]
-HEAVY = {"torch", "torchvision", "timm", "sklearn", "pandas", "matplotlib", "snakemake", "skimage", "openslide"}
+HEAVY = {
+    "torch",
+    "torchvision",
+    "timm",
+    "sklearn",
+    "pandas",
+    "matplotlib",
+    "snakemake",
+    "skimage",
+    "openslide",
+}
 
 
 def upward_imports(source: str, package: str) -> list[str]:

@@ -181,3 +181,23 @@ def test_bootstrap_needs_clusters():
     assert bootstrap_intervals("binary", ["neg", "pos"], rows[:1])["AUROC"] is None
     with pytest.raises(InputError, match="cluster"):
         bootstrap_intervals("binary", ["neg", "pos"], [{"y_true": "pos", "y_pred": "pos"}])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_concordance_is_that_of_torchsurv(seed: int):
+    import torch
+    from torchsurv.metrics.cindex import ConcordanceIndex
+    from torchsurv.stats.ipcw import get_ipcw
+
+    rng = np.random.default_rng(seed)
+    n = 40
+    # Coarse values, so that times and risks tie.
+    time, event, risk = rng.integers(1, 15, n) * 1.0, rng.random(n) < 0.6, rng.integers(0, 9, n) * 0.5
+    ours = score_predictions(
+        "survival", [], survival(time.tolist(), event.astype(int).tolist(), risk.tolist())
+    )
+    tensors = [torch.from_numpy(values) for values in (risk, event, time)]
+    weight = get_ipcw(tensors[1], tensors[2]).to(torch.float64)
+    assert ours["metrics"]["c_index"] == pytest.approx(float(ConcordanceIndex()(*tensors)), abs=1e-9)
+    weighted = float(ConcordanceIndex()(*tensors, weight=weight))
+    assert ours["metrics"]["IPCW_c_index"] == pytest.approx(weighted, abs=1e-6)

