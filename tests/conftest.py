@@ -1,4 +1,4 @@
-"""Shared fixtures. Tests never need files that are not in the repository; those that can use more skip with a reason."""
+"""Shared fixtures. Tests need no file from outside; those that can use more skip with a reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Folder with real slides, cohorts, records and ratings beside the checkout (or ``ACPBENCH_SHARED_DATA``)."""
+    """Folder with real slides, cohorts and records beside the checkout (or ``ACPBENCH_SHARED_DATA``)."""
     named = os.environ.get("ACPBENCH_SHARED_DATA")
     for folder in [Path(named)] if named else [REPOSITORY.parent / "shared" / "data"]:
         if folder.is_dir():

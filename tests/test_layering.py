@@ -51,9 +51,10 @@ def upward_imports(source: str, package: str) -> list[str]:
             names = [alias.name for alias in node.names]
         for name in names:
             parts = name.split(".")
-            if parts[0] == "acpbench" and len(parts) > 1 and parts[1] != "__version__":
-                if parts[1] not in ORDER or ORDER.index(parts[1]) > ORDER.index(package):
-                    found.append(parts[1])
+            if parts[0] != "acpbench" or len(parts) < 2 or parts[1] == "__version__":
+                continue
+            if parts[1] not in ORDER or ORDER.index(parts[1]) > ORDER.index(package):
+                found.append(parts[1])
     return found
 
 

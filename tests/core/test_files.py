@@ -31,7 +31,8 @@ def test_sigkill_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
     files.write_text(target, "old")
     code = (
         "import sys, time\nfrom acpbench.core.files import atomic_path\n"
-        "with atomic_path(sys.argv[1]) as t:\n    t.write_text('new'); print('ready', flush=True); time.sleep(60)\n"
+        "with atomic_path(sys.argv[1]) as t:\n    t.write_text('new')\n"
+        "    print('ready', flush=True)\n    time.sleep(60)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", code, str(target)], stdout=subprocess.PIPE)
     assert child.stdout is not None

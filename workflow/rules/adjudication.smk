@@ -1,17 +1,14 @@
 # From a record to a final status per checkpoint: deterministic rules, the semantic judge, the human overlay.
 # The judge has a rule of its own: it may be paid for, and its cheap siblings never rerun it.
-RUBRIC = study_file(STUDY.rubric)
-REVIEWS = sorted(str(path) for path in Path(study_file(STUDY.reviews)).glob("*.jsonl"))
-RECORD = "results/trajectories/{group}/{task}/{replicate}/run/"
 
 
 rule check_trajectory:
     input:
-        record=RECORD + "run.json",
-        manifest=RECORD + "manifest.csv",
+        record="results/trajectories/{group}/{task}/{replicate}/run/run.json",
+        manifest="results/trajectories/{group}/{task}/{replicate}/run/manifest.csv",
         task=task_file,
         labels="results/reference/{task}/labels.csv",
-        rubric=RUBRIC,
+        rubric=study_file(STUDY.rubric),
     output:
         "results/trajectories/{group}/{task}/{replicate}/checks.jsonl",
     log:
@@ -26,19 +23,19 @@ rule check_trajectory:
 
 rule judge_trajectory:
     input:
-        record=RECORD + "run.json",
-        manifest=RECORD + "manifest.csv",
+        record="results/trajectories/{group}/{task}/{replicate}/run/run.json",
+        manifest="results/trajectories/{group}/{task}/{replicate}/run/manifest.csv",
         task=task_file,
-        rubric=RUBRIC,
+        rubric=study_file(STUDY.rubric),
     output:
         "results/trajectories/{group}/{task}/{replicate}/judgements.jsonl",
-    params:
-        judge=STUDY.judge,
     log:
         "results/logs/judge_trajectory/{group}/{task}/{replicate}.log",
     localrule: True
     conda:
         "../envs/acpbench.yaml"
+    params:
+        judge=STUDY.judge,
     shell:
         "acp-bench judge $(dirname {input.record:q}) --task {input.task:q} --rubric {input.rubric:q}"
         " --judge {params.judge:q} --output {output:q} > {log:q} 2>&1"
@@ -48,16 +45,16 @@ rule adjudicate_trajectory:
     input:
         checks="results/trajectories/{group}/{task}/{replicate}/checks.jsonl",
         judgements="results/trajectories/{group}/{task}/{replicate}/judgements.jsonl",
-        reviews=REVIEWS,
+        reviews=review_files(),
     output:
         "results/trajectories/{group}/{task}/{replicate}/adjudicated.jsonl",
-    params:
-        reviews=study_file(STUDY.reviews),
     log:
         "results/logs/adjudicate_trajectory/{group}/{task}/{replicate}.log",
     localrule: True
     conda:
         "../envs/acpbench.yaml"
+    params:
+        reviews=study_file(STUDY.reviews),
     shell:
         "acp-bench adjudicate --checks {input.checks:q} --judgements {input.judgements:q}"
         " --reviews {params.reviews:q} --output {output:q} > {log:q} 2>&1"

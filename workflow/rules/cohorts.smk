@@ -1,27 +1,18 @@
 # Slides and tables of a cohort: drawing (demo only), and the join with a reason for every dropped row.
 
 
-def generated_row(wildcards):
-    """The manifest row a generated slide is drawn from."""
-    cohort = STUDY.cohorts[wildcards.cohort]
-    for row in read_csv(study_file(cohort.manifest)):
-        if row[cohort.columns.slide_id] == wildcards.slide_id:
-            return canonical(row)
-    raise WorkflowError(f"{wildcards.slide_id} is not in the manifest of {wildcards.cohort}")
-
-
 rule draw_slide:
     output:
         "results/generated/{cohort}/slides/{slide_id}.svs",
-    params:
-        row=generated_row,
     log:
         "results/logs/draw_slide/{cohort}/{slide_id}.log",
+    conda:
+        "../envs/acpbench.yaml"
     resources:
         mem_mb=1000,
         runtime=10,
-    conda:
-        "../envs/acpbench.yaml"
+    params:
+        row=generated_row,
     script:
         "../scripts/draw_slide.py"
 
@@ -38,6 +29,10 @@ rule join_cohort:
     output:
         slides="results/cohorts/{cohort}/slides.csv",
         exclusions="results/cohorts/{cohort}/exclusions.csv",
+    log:
+        "results/logs/join_cohort/{cohort}.log",
+    conda:
+        "../envs/acpbench.yaml"
     params:
         columns=lambda wildcards: STUDY.cohorts[wildcards.cohort].columns.model_dump(),
         base=lambda wildcards: (
@@ -45,9 +40,5 @@ rule join_cohort:
             if STUDY.cohorts[wildcards.cohort].generator
             else None
         ),
-    log:
-        "results/logs/join_cohort/{cohort}.log",
-    conda:
-        "../envs/acpbench.yaml"
     script:
         "../scripts/join_cohort.py"

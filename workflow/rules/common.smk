@@ -26,31 +26,33 @@ def study_file(path):
     return str(Path(workflow.basedir) / path)
 
 
-def slide_sources(name, cohort):
-    """slide_id -> slide file of a cohort. Rows with bad or repeated ids are left to the join's exclusions."""
-    manifest = study_file(cohort.manifest)
-    base = f"results/generated/{name}" if cohort.generator else os.path.dirname(manifest)
-    sources = {}
-    for row in read_csv(manifest):
+def manifest_rows(cohort):
+    """slide_id -> row of a cohort's manifest. Rows with bad or repeated ids are left to the join's exclusions."""
+    rows = {}
+    for row in read_csv(study_file(cohort.manifest)):
         try:
             slide_id = check_id(row.get(cohort.columns.slide_id, ""), "slide_id")
         except InputError:
             continue
-        sources.setdefault(slide_id, os.path.join(base, row.get(cohort.columns.path, "")))
-    return sources
+        rows.setdefault(slide_id, row)
+    return rows
 
 
 try:
     STUDY = parse_study(config, "study configuration")
     GROUPS = load_groups(study_file(STUDY.groups_config))
     ENCODERS = read_yaml(study_file(STUDY.encoders_config))
-    SOURCES = {name: slide_sources(name, cohort) for name, cohort in STUDY.cohorts.items()}
+    SLIDES = {name: manifest_rows(cohort) for name, cohort in STUDY.cohorts.items()}
     for group in STUDY.trajectories.groups:
         if group not in GROUPS:
-            raise InputError("is not in the groups file", field=f"trajectories.groups: {group}")
+            raise InputError(
+                "is not in the groups file", field=f"trajectories.groups: {group}"
+            )
     for encoder in STUDY.encoders:
         if encoder not in ENCODERS:
-            raise InputError("is not in the encoders file", field=f"encoders: {encoder}")
+            raise InputError(
+                "is not in the encoders file", field=f"encoders: {encoder}"
+            )
 except InputError as error:
     raise WorkflowError(str(error))
 
@@ -82,35 +84,80 @@ def task_file(wildcards):
 
 def per_slide(pattern, cohort):
     """One path a slide of a cohort."""
-    return [pattern.format(cohort=cohort, slide_id=slide_id) for slide_id in SOURCES[cohort]]
+    return [
+        pattern.format(cohort=cohort, slide_id=slide_id) for slide_id in SLIDES[cohort]
+    ]
 
 
 def trajectory_files(name):
     """The file ``name`` of every trajectory of the study."""
     return expand(
-        "results/trajectories/{group}/{task}/{replicate}/" + name,
+        "results/trajectories/{group}/{task}/{replicate}/{name}",
         group=STUDY.trajectories.groups,
         task=STUDY.agent_tasks,
         replicate=range(1, STUDY.trajectories.replicates + 1),
+        name=name,
     )
 
 
 def attention_slides(cohort):
     """The slides whose attention is drawn for the report; any other can be asked for by name."""
-    return list(SOURCES[cohort])[: STUDY.attention_pictures]
+    return list(SLIDES[cohort])[: STUDY.attention_pictures]
 
 
 def reference_targets():
     """Metrics and pictures of the reference pipeline."""
-    targets = []
+    targets = expand(
+        "results/reference/{task}/{encoder}/metrics.json",
+        task=STUDY.tasks,
+        encoder=STUDY.encoders,
+    )
     for task, binding in STUDY.tasks.items():
-        targets += expand(
-            "results/reference/{task}/{encoder}/metrics.json", task=task, encoder=STUDY.encoders
-        )
-        targets += expand(
-            "results/reference/{task}/{encoder}/attention/{slide_id}.jpg",
-            task=task,
-            encoder=[name for name in STUDY.encoders if name != STUDY.control_encoder],
-            slide_id=attention_slides(binding.cohort),
+        targets.extend(
+            expand(
+                "results/reference/{task}/{encoder}/attention/{slide_id}.jpg",
+                task=task,
+                encoder=[
+                    name for name in STUDY.encoders if name != STUDY.control_encoder
+                ],
+                slide_id=attention_slides(binding.cohort),
+            )
         )
     return targets
+
+
+def generated_row(wildcards):
+    """The manifest row a generated slide is drawn from."""
+    return canonical(SLIDES[wildcards.cohort][wildcards.slide_id])
+
+
+def slide_path(wildcards):
+    """Where a slide lies: relative to the manifest, or among the generated ones."""
+    cohort = STUDY.cohorts[wildcards.cohort]
+    row = SLIDES[wildcards.cohort][wildcards.slide_id]
+    base = (
+        f"results/generated/{wildcards.cohort}"
+        if cohort.generator
+        else os.path.dirname(study_file(cohort.manifest))
+    )
+    return os.path.join(base, row.get(cohort.columns.path, ""))
+
+
+def slide_input(wildcards):
+    """The slide file; a missing one is left to the inspection to report."""
+    path = slide_path(wildcards)
+    if STUDY.cohorts[wildcards.cohort].generator or os.path.exists(path):
+        return path
+    return []
+
+
+def declared_mpp(wildcards):
+    """Micrometres per pixel that the manifest or the configuration declares."""
+    cohort = STUDY.cohorts[wildcards.cohort]
+    row = SLIDES[wildcards.cohort][wildcards.slide_id]
+    return (row.get(cohort.columns.mpp) if cohort.columns.mpp else None) or cohort.mpp
+
+
+def review_files():
+    """Human judgements of single checkpoints, one file a reviewer."""
+    return sorted(str(path) for path in Path(study_file(STUDY.reviews)).glob("*.jsonl"))

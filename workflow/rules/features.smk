@@ -9,17 +9,17 @@ rule extract_features:
     output:
         features="results/features/{cohort}/{encoder}/{slide_id}.h5",
         sidecar="results/features/{cohort}/{encoder}/{slide_id}.h5.json",
-    params:
-        path=lambda wildcards: SOURCES[wildcards.cohort][wildcards.slide_id],
-        spec=lambda wildcards: canonical(ENCODERS[wildcards.encoder]),
-        offline=STUDY.offline,
     log:
         "results/logs/extract_features/{cohort}/{encoder}/{slide_id}.log",
+    conda:
+        "../envs/acpbench.yaml"
     resources:
         mem_mb=3000,
         runtime=60,
-    conda:
-        "../envs/acpbench.yaml"
+    params:
+        path=slide_path,
+        spec=lambda wildcards: canonical(ENCODERS[wildcards.encoder]),
+        offline=STUDY.offline,
     script:
         "../scripts/extract_features.py"
 
@@ -27,7 +27,8 @@ rule extract_features:
 rule index_features:
     input:
         lambda wildcards: per_slide(
-            f"results/features/{{cohort}}/{wildcards.encoder}/{{slide_id}}.h5.json", wildcards.cohort
+            f"results/features/{{cohort}}/{wildcards.encoder}/{{slide_id}}.h5.json",
+            wildcards.cohort,
         ),
     output:
         "results/features/{cohort}/{encoder}/index.csv",

@@ -11,14 +11,14 @@ rule assign_labels:
     output:
         labels="results/reference/{task}/labels.csv",
         target="results/reference/{task}/target.json",
-    params:
-        binding=lambda wildcards: canonical(STUDY.tasks[wildcards.task].model_dump()),
-        n_folds=STUDY.folds,
-        seed=STUDY.seed,
     log:
         "results/logs/assign_labels/{task}.log",
     conda:
         "../envs/acpbench.yaml"
+    params:
+        binding=lambda wildcards: canonical(STUDY.tasks[wildcards.task].model_dump()),
+        n_folds=STUDY.folds,
+        seed=STUDY.seed,
     script:
         "../scripts/assign_labels.py"
 
@@ -37,18 +37,18 @@ rule train_fold:
         history="results/reference/{task}/{encoder}/folds/{fold}/history.csv",
         attention="results/reference/{task}/{encoder}/folds/{fold}/attention.h5",
         done="results/reference/{task}/{encoder}/folds/{fold}/fold.json",
+    log:
+        "results/logs/train_fold/{task}/{encoder}/{fold}.log",
+    conda:
+        "../envs/acpbench.yaml"
+    resources:
+        mem_mb=3000,
+        runtime=120,
     params:
         features_dir=lambda wildcards: f"results/features/{cohort_of(wildcards)}/{wildcards.encoder}",
         mil=canonical(STUDY.mil),
         n_folds=STUDY.folds,
         seed=STUDY.seed,
-    log:
-        "results/logs/train_fold/{task}/{encoder}/{fold}.log",
-    resources:
-        mem_mb=3000,
-        runtime=120,
-    conda:
-        "../envs/acpbench.yaml"
     script:
         "../scripts/train_fold.py"
 
@@ -72,14 +72,14 @@ rule pool_folds:
         predictions="results/reference/{task}/{encoder}/predictions.csv",
         metrics="results/reference/{task}/{encoder}/metrics.json",
         report="results/reference/{task}/{encoder}/report.md",
-    params:
-        n_resamples=STUDY.bootstrap_resamples,
-        seed=STUDY.seed,
-        control=STUDY.control_encoder,
     log:
         "results/logs/pool_folds/{task}/{encoder}.log",
     conda:
         "../envs/acpbench.yaml"
+    params:
+        n_resamples=STUDY.bootstrap_resamples,
+        seed=STUDY.seed,
+        control=STUDY.control_encoder,
     script:
         "../scripts/pool_folds.py"
 

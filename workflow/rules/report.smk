@@ -7,7 +7,9 @@ rule render_report:
         scores=[path for name in SCORE_FILES for path in trajectory_files(name)],
         adjudicated=trajectory_files("adjudicated.jsonl"),
         reference=reference_targets(),
-        exclusions=expand("results/cohorts/{cohort}/exclusions.csv", cohort=STUDY.cohorts),
+        exclusions=expand(
+            "results/cohorts/{cohort}/exclusions.csv", cohort=STUDY.cohorts
+        ),
     output:
         index=report(
             "results/report/index.html",
@@ -28,11 +30,11 @@ rule render_report:
         trajectories="results/report/tables/trajectories.csv",
     log:
         "results/logs/render_report.log",
+    conda:
+        "../envs/acpbench.yaml"
     resources:
         mem_mb=2000,
         runtime=20,
-    conda:
-        "../envs/acpbench.yaml"
     shell:
         "acp-bench report --results results --study {input.study:q} --output $(dirname {output.index:q})"
         " > {log:q} 2>&1"

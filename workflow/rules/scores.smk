@@ -3,16 +3,18 @@
 
 rule score_trajectory:
     input:
-        record=RECORD + "run.json",
-        manifest=RECORD + "manifest.csv",
+        record="results/trajectories/{group}/{task}/{replicate}/run/run.json",
+        manifest="results/trajectories/{group}/{task}/{replicate}/run/manifest.csv",
         adjudicated="results/trajectories/{group}/{task}/{replicate}/adjudicated.jsonl",
         task=task_file,
         labels="results/reference/{task}/labels.csv",
     output:
-        expand(
-            "results/trajectories/{{group}}/{{task}}/{{replicate}}/{name}",
-            name=SCORE_FILES,
-        ),
+        workflow_score="results/trajectories/{group}/{task}/{replicate}/workflow_score.json",
+        predictions="results/trajectories/{group}/{task}/{replicate}/predictions.csv",
+        diagnostic="results/trajectories/{group}/{task}/{replicate}/diagnostic.json",
+        cwas3="results/trajectories/{group}/{task}/{replicate}/cwas3.json",
+        r6="results/trajectories/{group}/{task}/{replicate}/r6.json",
+        reflection="results/trajectories/{group}/{task}/{replicate}/reflection.json",
     log:
         "results/logs/score_trajectory/{group}/{task}/{replicate}.log",
     localrule: True
@@ -20,4 +22,4 @@ rule score_trajectory:
         "../envs/acpbench.yaml"
     shell:
         "acp-bench score $(dirname {input.record:q}) --task {input.task:q} --labels {input.labels:q}"
-        " --adjudicated {input.adjudicated:q} --output-dir $(dirname {output[0]:q}) > {log:q} 2>&1"
+        " --adjudicated {input.adjudicated:q} --output-dir $(dirname {output.workflow_score:q}) > {log:q} 2>&1"

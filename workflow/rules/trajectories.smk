@@ -1,18 +1,20 @@
-# Agent runs. A finished run costs money and cannot be repeated: every input is ancient, there are no params,
-# no environment and no retries, and the record is protected. Rerun = delete it, or --forcerun run_agent.
+# Agent runs. A finished run costs money and cannot be repeated: every input is ancient, there are no params
+# and no retries, the record is protected, and the profiles leave `code` and `software-env` out of the triggers. Rerun = delete it, or --forcerun run_agent.
 
 
 rule write_study:
     output:
         "results/study.json",
-    params:
-        study=canonical(STUDY.model_dump()),
-        groups=canonical({name: GROUPS[name].model_dump() for name in STUDY.trajectories.groups}),
-    localrule: True
     log:
         "results/logs/write_study.log",
+    localrule: True
     conda:
         "../envs/acpbench.yaml"
+    params:
+        study=canonical(STUDY.model_dump()),
+        groups=canonical(
+            {name: GROUPS[name].model_dump() for name in STUDY.trajectories.groups}
+        ),
     script:
         "../scripts/write_study.py"
 
@@ -22,19 +24,31 @@ rule run_agent:
         study=ancient("results/study.json"),
         task=lambda wildcards: ancient(task_file(wildcards)),
         labels=ancient("results/reference/{task}/labels.csv"),
-        slides=lambda wildcards: ancient(f"results/cohorts/{cohort_of(wildcards)}/slides.csv"),
+        slides=lambda wildcards: ancient(
+            f"results/cohorts/{cohort_of(wildcards)}/slides.csv"
+        ),
         features=lambda wildcards: ancient(
             f"results/features/{cohort_of(wildcards)}/{STUDY.agent_encoder}/index.csv"
         ),
     output:
         record=protected("results/trajectories/{group}/{task}/{replicate}/run/run.json"),
-        stream=protected("results/trajectories/{group}/{task}/{replicate}/run/stream.jsonl"),
-        tools=protected("results/trajectories/{group}/{task}/{replicate}/run/tools.jsonl"),
-        trajectory=protected("results/trajectories/{group}/{task}/{replicate}/run/trajectory.json"),
-        manifest=protected("results/trajectories/{group}/{task}/{replicate}/run/manifest.csv"),
+        stream=protected(
+            "results/trajectories/{group}/{task}/{replicate}/run/stream.jsonl"
+        ),
+        tools=protected(
+            "results/trajectories/{group}/{task}/{replicate}/run/tools.jsonl"
+        ),
+        trajectory=protected(
+            "results/trajectories/{group}/{task}/{replicate}/run/trajectory.json"
+        ),
+        manifest=protected(
+            "results/trajectories/{group}/{task}/{replicate}/run/manifest.csv"
+        ),
     log:
         "results/logs/run_agent/{group}/{task}/{replicate}.log",
     retries: 0
+    conda:
+        "../envs/acpbench.yaml"
     resources:
         mem_mb=4000,
         runtime=60,
