@@ -13,9 +13,21 @@ from acpbench.core.errors import InputError
 from acpbench.core.files import write_text
 
 SCHEMAS: dict[str, str] = {
+    "config": "acpbench.core.config:StudyConfig",
+    "config_diff": "acpbench.trajectory.documents:ConfigDiff",
+    "critique": "acpbench.trajectory.documents:Critique",
+    "encoder": "acpbench.features.registry:EncoderSpec",
+    "group": "acpbench.core.config:Group",
+    "metrics": "acpbench.trajectory.documents:Metrics",
+    "reflection_summary": "acpbench.trajectory.documents:ReflectionSummary",
+    "report": "acpbench.trajectory.documents:Report",
     "requirements": "acpbench.tasks.requirements:Requirements",
+    "round_summary": "acpbench.trajectory.documents:RoundSummary",
     "rubric": "acpbench.rubric.models:Rubric",
+    "run": "acpbench.trajectory.record:RunRecord",
     "task": "acpbench.tasks.models:Task",
+    "update": "acpbench.trajectory.documents:Update",
+    "workflow_spec": "acpbench.trajectory.documents:WorkflowSpec",
 }
 """Name of the schema file (``<name>.schema.json``) → the pydantic model it is generated from."""
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from acpbench.core.errors import InputError
 from acpbench.core.files import sha256_bytes, sha256_file, sha256_json
+from acpbench.core.progress import track
 from acpbench.features.encoders import Encoder
 from acpbench.features.store import FeatureBag, cache_key, is_complete, read_features, write_features
 from acpbench.slides.coords import MAX_BAD_FRACTION, TILER_VERSION, TileSet, read_coords, read_tiles
@@ -142,7 +143,8 @@ def _extract(
         try:
             if sha256_file(slide_path) != tiles.slide_sha256:
                 raise InputError("changed since it was tiled; tile it again", file=slide_path)
-            for batch in stream:
+            n_batches = -(-len(tiles.coords) // batch_size)
+            for batch in track(stream, label=f"features of {tiles.slide_id}", total=n_batches):
                 parts.append(encoder.encode(batch.pixels))
                 kept.append(batch.coords)
         except SlideError as error:

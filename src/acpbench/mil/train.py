@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from acpbench.core.errors import InputError
 from acpbench.core.files import canonical_json
+from acpbench.core.progress import track
 from acpbench.mil.abmil import Mil, class_weights, cox_loss, loss_of
 from acpbench.mil.bags import PatientBag, labelled
 
@@ -216,7 +217,7 @@ def _fit(
     step = len(bags) if model.output_type == "survival" else settings.batch_size
     history: list[dict[str, float | int | None]] = []
     best, best_epoch, best_state = math.inf, 0, copy.deepcopy(model.state_dict())
-    for epoch in range(1, settings.max_epochs + 1):
+    for epoch in track(range(1, settings.max_epochs + 1), label="training"):
         model.train()
         total = 0.0
         for index in torch.randperm(len(bags), generator=generator).split(step):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from acpbench.core.progress import track
 from acpbench.slides.errors import SlideError
 from acpbench.slides.geometry import level_downsamples
 from acpbench.slides.reader import SlideReader
@@ -60,7 +61,7 @@ def overview(reader: SlideReader, width: int, height: int) -> Overview:
     readable = np.ones((height, width), dtype=bool)
     blocks = bad = 0
     last: SlideError | None = None
-    for top in range(0, height, step_y):
+    for top in track(range(0, height, step_y), label="reading overview", total=-(-height // step_y)):
         bottom = min(top + step_y, height)
         sy0, sy1 = top * ratio_y, min(bottom * ratio_y, level_h)
         y0, y1 = math.floor(sy0), min(math.ceil(sy1 - 1e-9), level_h)
