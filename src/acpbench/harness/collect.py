@@ -7,6 +7,7 @@ takes its finished record instead of paying for the same run twice.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -185,18 +186,31 @@ class _StreamRecorder(threading.Thread):
                 os.fsync(handle.fileno())
 
 
+def _group_is_gone(group: int, grace_s: float) -> bool:
+    """Whether the process group ends within a grace."""
+    deadline = time.monotonic() + grace_s
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
 def _stop_group(process: subprocess.Popen[bytes]) -> None:
-    """End the child's whole process group: TERM, then KILL after a grace."""
-    for sign, grace_s in ((signal.SIGTERM, TERMINATE_GRACE_S), (signal.SIGKILL, TERMINATE_GRACE_S)):
+    """End the child's whole process group, its tool server too: TERM, then KILL after a grace."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, sign)
         except ProcessLookupError:
-            return
-        try:
-            process.wait(grace_s)
-            return
-        except subprocess.TimeoutExpired:
-            continue
+            break
+        # Reap the child itself, or it would count as a living member of its group.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(TERMINATE_GRACE_S)
+        if _group_is_gone(process.pid, TERMINATE_GRACE_S):
+            break
+    process.wait()
 
 
 def _launch(command: list[str], attempt: Path, context_file: Path, wall_limit_s: float) -> tuple[int, bool]:
