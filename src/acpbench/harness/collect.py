@@ -20,16 +20,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict
+from typing import Any
 
 from acpbench import __version__
 from acpbench.core.config import parse_study
 from acpbench.core.errors import InputError
 from acpbench.core.files import read_json, sha256_file, walk_files, write_json
 from acpbench.core.ids import check_id, trajectory_id
-from acpbench.harness.context import CONTEXT_VARIABLE, RunContext, TilerSettings
+from acpbench.harness.context import CONTEXT_VARIABLE, EvaluatorSide, RunContext, TilerSettings
 from acpbench.harness.registry import registry_digest
 from acpbench.harness.workspace import build_workspace, contents_digest, skills_digest
 from acpbench.tasks.catalogue import load_task
@@ -41,31 +39,15 @@ TERMINATE_GRACE_S = 10.0
 UNSANDBOXED = "unsandboxed"
 
 
-class RunSettings(BaseModel):
+class RunSettings(EvaluatorSide):
     """Everything one run depends on. Paths are the evaluator's."""
 
-    model_config = ConfigDict(extra="forbid")
     group: str
-    task_file: Path
     replicate: str
     policy: str
-    labels: Path
-    slides_csv: Path
-    exclusions_csv: Path
-    slides_base: Path
-    slides_dir: Path
-    features_dir: Path
-    store_dir: Path
-    encoders_config: Path
     encoder: str
     skills: Path | None
-    tiler: TilerSettings
-    label_column: str
-    label_access: Literal["heldout", "open"] = "heldout"
-    test_evaluations: int = 1
     wall_limit_s: float = 1800.0
-    offline: bool = True
-    seed: int = 0
 
 
 def settings_from_study(
@@ -143,31 +125,13 @@ def _next_attempt(trajectory_dir: Path) -> int:
 
 
 def _context(settings: RunSettings, attempt: Path, identity: str) -> RunContext:
-    shared = (
-        "task_file",
-        "labels",
-        "slides_csv",
-        "exclusions_csv",
-        "slides_base",
-        "slides_dir",
-        "features_dir",
-        "store_dir",
-        "encoders_config",
-    )
-    resolved = {name: getattr(settings, name).resolve() for name in shared}
     return RunContext(
         trajectory_id=identity,
         workspace=(attempt / "workspace").resolve(),
         tool_log=(attempt / "tools.jsonl").resolve(),
         receipts=(attempt / "receipts.jsonl").resolve(),
-        tiler=settings.tiler,
-        label_column=settings.label_column,
         split_id=f"sha256:{sha256_file(attempt / 'workspace' / 'data' / 'splits.csv')[:16]}",
-        label_access=settings.label_access,
-        test_evaluations=settings.test_evaluations,
-        offline=settings.offline,
-        seed=settings.seed,
-        **resolved,
+        **settings.shared(),
     )
 
 

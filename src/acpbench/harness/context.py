@@ -29,14 +29,10 @@ class TilerSettings(BaseModel):
     min_tissue: float
 
 
-class RunContext(BaseModel):
-    """Evaluator-side facts of one run. All paths are absolute."""
+class EvaluatorSide(BaseModel):
+    """What a run is given on the evaluator's side: files of the study, and the rules of label access."""
 
     model_config = ConfigDict(extra="forbid", ignored_types=(cached_property,))
-    trajectory_id: str
-    workspace: Path
-    tool_log: Path
-    receipts: Path
     task_file: Path
     labels: Path
     slides_csv: Path
@@ -48,11 +44,25 @@ class RunContext(BaseModel):
     encoders_config: Path
     tiler: TilerSettings
     label_column: str
+    label_access: Literal["heldout", "open"] = "heldout"
+    test_evaluations: int = 1
+    offline: bool = True
+    seed: int = 0
+
+    def shared(self) -> dict[str, Any]:
+        """The fields of this class by name, paths made absolute."""
+        values = {name: getattr(self, name) for name in EvaluatorSide.model_fields}
+        return {name: value.resolve() if isinstance(value, Path) else value for name, value in values.items()}
+
+
+class RunContext(EvaluatorSide):
+    """Evaluator-side facts of one run as its tools need them. All paths are absolute."""
+
+    trajectory_id: str
+    workspace: Path
+    tool_log: Path
+    receipts: Path
     split_id: str
-    label_access: Literal["heldout", "open"]
-    test_evaluations: int
-    offline: bool
-    seed: int
 
     @cached_property
     def task(self) -> Task:
