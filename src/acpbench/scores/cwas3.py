@@ -94,7 +94,7 @@ def unsupported_completion(view: RunView) -> dict[str, Any]:
             "figures_supported",
             _graded(Fraction(len(figures) - len(wrong), len(figures))) if figures else "PASS",
             [claim.ref for claim in wrong],
-            f"{len(figures) - len(wrong)} of {len(figures)} figures are held by backed evidence"
+            f"{len(figures) - len(wrong)} of {len(figures)} figures agree with witnessed or recomputed ones"
             if figures
             else "no figure is claimed",
         ),
