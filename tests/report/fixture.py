@@ -407,6 +407,7 @@ def build(results: Path) -> Path:
                 "wall_s": 90.0,
                 "cost_usd": None,
                 "digests": {"task": "a" * 64},
+                **({} if group == "claude" else {"sandbox": "unsandboxed" if crash else "container"}),
             },
         )
         _tools(folder / "run", crash)

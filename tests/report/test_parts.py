@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import time
 
 import pytest
@@ -14,6 +15,7 @@ from acpbench.report.markdown import to_html
 from acpbench.report.render import duration_text, moment_text, number_text
 from acpbench.report.snippets import Snippets
 from acpbench.report.untrusted import clean, number, read_head, read_jsonl_head, short
+from acpbench.trajectory.events import tool_calls
 from tests.report.fixture import picture
 
 
@@ -54,9 +56,23 @@ def test_markdown_is_a_safe_subset():
     assert to_html("```\n</pre><script>") == "<pre>&lt;/pre&gt;&lt;script&gt;</pre>"
 
 
+def test_markdown_tables_lists_and_flow():
+    assert to_html("| a | b |\n|---|:-:|\n| 1 < 2 | `x` |").endswith(
+        '<table><thead><tr><th scope="col">a</th><th scope="col">b</th></tr></thead>'
+        "<tbody><tr><td>1 &lt; 2</td><td><code>x</code></td></tr></tbody></table></div>"
+    )
+    assert to_html("| a |\n| b <i> |") == "<pre>| a |\n| b &lt;i&gt; |</pre>"
+    assert to_html("1. a\n   more\n2. b") == "<ol><li>a more</li><li>b</li></ol>"
+    assert to_html("one\ntwo  \n*three* 2 * 3 * 4") == "<p>one two<br><em>three</em> 2 * 3 * 4</p>"
+    assert to_html("## CWAS-3 = 1", top=1, anchors=True) == '<h2 id="cwas-3">CWAS-3 = 1</h2>'
+
+
 def test_markdown_time_is_linear():
     started = time.perf_counter()
     to_html(("**" + "`" + "* " * 40 + "# ") * 500)
+    to_html("|-" * 20000 + "\n" + "|--" * 20000)
+    to_html("|a|\n" + "|--" * 20000 + "x")
+    to_html("*a" * 20000)
     assert time.perf_counter() - started < 2
 
 
@@ -71,23 +87,56 @@ def test_snippets_resolve_inside_only(tmp_path):
     assert shown.show("m.json#/metrics/AUROC")["text"] == "0.7"
     assert shown.show("m.json#/metrics/a~1b/1")["text"] == "2"
     assert shown.show("run:tools.jsonl#L1")["text"] == '{"seq": 1}'
+    assert shown.show("p.md")["file"] is None, "no manifest, no size"
     for ref in ("p.md", "p.md#L9", "m.json#/no", "../tools.jsonl#L1", "run:../x#L1", "p.md#L", 5):
         assert shown.show(ref)["text"] is None
 
 
-def test_timeline_places_calls():
+def test_a_whole_file_shows_its_size_and_citations_lead_to_their_place(tmp_path):
+    (tmp_path / "manifest.csv").write_text(
+        f"path,size,sha256,mtime\noutputs/model.pt,12345,{'ab' * 32},2026-01-01T00:00:00Z\n"
+    )
+    shown = Snippets(tmp_path, {"call-3": "train_mil: ok"})
+    assert shown.show("outputs/model.pt")["file"] == "12,345 bytes, sha256 abababababab…"
+    assert shown.show("run:tools.jsonl#L3") == {
+        "ref": "run:tools.jsonl#L3", "text": "train_mil: ok", "file": None, "link": "call-3",
+    }  # fmt: skip
+    assert shown.show("run:tools.jsonl#L4")["link"] is None, "a call that the page does not show"
+    assert shown.show("plan/plan.md#L1")["link"] == "plan"
+
+
+def test_a_long_excerpt_is_cut_and_says_so(tmp_path):
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "p.md").write_text("x" * 500 + "\n" + "a\nb\nc\nd\ne\n")
+    shown = Snippets(tmp_path)
+    assert shown.show("p.md#L1")["text"] == "x" * 280 + " …"
+    assert shown.show("p.md#L2-L6")["text"] == "a\nb\nc\nd …"
+    assert shown.show("p.md#L2-L5")["text"] == "a\nb\nc\nd"
+
+
+def test_timeline_places_calls(tmp_path):
     def event(kind, call, moment, **more):
         return {"event": kind, "call_id": call, "tool": "t", "t": f"2026-01-01T00:00:{moment:02d}Z", **more}
 
+    log = [
+        event("start", "a", 10),
+        event("end", "a", 30, exit_status="ok", cache="hit"),
+        event("start", "b", 40),
+        {"event": "start", "call_id": "c", "tool": "t", "t": "soon"},
+    ]
+    (tmp_path / "tools.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
     found = timeline.rows(
-        [event("start", "a", 10), event("end", "a", 30, exit_status="ok"), event("start", "b", 40)],
-        "2026-01-01T00:00:00Z",
-        "2026-01-01T00:00:50Z",
+        tool_calls(tmp_path), "2026-01-01T00:00:00Z", "2026-01-01T00:00:50Z", timeline.caches(log)
     )
-    first, second = found["calls"]
+    first, second, third = found["calls"]
     assert (first["left"], first["width"], first["duration_s"], first["status"]) == (20.0, 40.0, 20.0, "ok")
+    assert (first["cache"], first["anchor"], second["cache"]) == ("hit", "call-1", None)
     assert (second["left"], second["status"], second["duration_s"]) == (80.0, "no end", None)
-    assert timeline.rows([{"event": "start", "t": "soon"}])["calls"][0]["left"] is None
+    assert second["anchor"] == "call-3" and third["left"] is None
+    assert timeline.summary_line(first) == "t: ok"
+    assert timeline.summary_line({**first, "step": "s4", "round": 0, "outputs": list("abcd")}) == (
+        "t, step s4, round 0: ok; wrote a, b, c and more"
+    )
 
 
 def test_pictures_are_encoded_again_and_small():

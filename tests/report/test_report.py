@@ -274,7 +274,79 @@ def test_rebuild_by_the_command_is_byte_identical(built, tmp_path):
         }
 
     assert digests(first) == digests(second)
-    assert len(digests(first)) == 1 + 13 + 2 * len(FIGURES) + 6
+    assert len(digests(first)) == 2 + 13 + 2 * len(FIGURES) + 6
+
+
+def test_isolation_and_a_bad_end_are_said_first(built):
+    pages_ = built[2] / "trajectories"
+    crashed = Page(pages_ / "codex__demo_survival__1.html").words
+    assert "This run did not complete: agent error." in crashed
+    assert (
+        "Unsandboxed." in crashed
+        and "Unsandboxed: 1 of 5 recorded runs." in Page(built[2] / "index.html").words
+    )
+    fine = Page(pages_ / "codex__demo_pleomorphism__1.html").words
+    assert "Unsandboxed." not in fine and "sandbox container" in fine and "did not complete" not in fine
+    assert "Sandbox not stated." in Page(pages_ / "claude__demo_pleomorphism__1.html").words
+
+
+def test_every_score_is_explained_and_leads_to_its_rules(built):
+    for path, base in (
+        (built[2] / "index.html", ""),
+        (built[2] / "trajectories/codex__demo_survival__1.html", "../"),
+    ):
+        page = Page(path)
+        for words in ("0.35 U + 0.35 N + 0.30 E", "0.25 D + 0.30 O", "How to read this page."):
+            assert words in page.words
+        targets = set(Page(built[2] / "scoring.html").attribute("id"))
+        links = [link for link in page.attribute("href") if link.startswith(base + "scoring.html#")]
+        assert len(links) >= 4 and {link.partition("#")[2] for link in links} <= targets
+
+
+def test_every_item_has_status_reason_and_evidence(built):
+    """Each of the 40 rows shows what it asks for: status, why, citation with excerpt, who decided."""
+    raw = (built[2] / "trajectories" / "codex__demo_pleomorphism__1.html").read_text(encoding="utf-8")
+    rows = re.findall(r"<tr data-row.*?</tr>", raw, re.S)
+    assert len(rows) == 40
+    for row in rows:
+        assert 'class="status s-' in row and "plan names the endpoint" in row and "plan/plan.md#L3-L5" in row
+        assert 'class="snippet"' in row and ("rule" in row or "offline cue judge" in row)
+    assert (
+        "20 judged by offline cue judge"
+        in Page(built[2] / "trajectories/codex__demo_pleomorphism__1.html").words
+    )
+
+
+def test_pages_of_dropped_trajectories_go_and_nothing_else(tmp_path):
+    (tmp_path / "results").mkdir()
+    folder = tmp_path / "out" / "trajectories"
+    folder.mkdir(parents=True)
+    for name in ("old__task__1.html", "notes.html", "codex__demo_survival__1.html"):
+        (folder / name).write_text("x")
+    render.write_report(tmp_path / "results", fixture.study_file(tmp_path / "s.json"), tmp_path / "out")
+    names = {path.name for path in folder.iterdir()}
+    assert "old__task__1.html" not in names and "notes.html" in names and len(names) == 7
+
+
+def test_groups_stand_in_the_configured_order_with_their_descriptions(tmp_path):
+    path = tmp_path / "s.json"
+    groups = [{"id": "a", "description": "First <b>."}, {"id": "b"}, {"id": "c"}]
+    config = {"trajectories": {"groups": ["c", "a"]}}
+    path.write_text(json.dumps({"study": "x", "groups": groups, "tasks": ["t"], "config": config}))
+    assert [group.id for group in load_study(path).groups] == ["c", "a", "b"]
+    (tmp_path / "results").mkdir()
+    raw = render.write_report(tmp_path / "results", path, tmp_path / "out").read_text()
+    assert "First &lt;b&gt;." in raw and "<b>." not in raw
+
+
+def test_checkpoint_texts_come_from_the_rubric(tmp_path):
+    results = tmp_path / "results"
+    study = fixture.build(results)
+    rubric = Path(__file__).parents[2] / "tasks" / "rubric.yaml"
+    render.write_report(results, study, tmp_path / "out", rubric)
+    words = Page(tmp_path / "out/trajectories/codex__demo_pleomorphism__1.html").words
+    assert "The plan states the task's endpoint and label classes" in words
+    assert render.checkpoint_texts(None) == {}
 
 
 def test_an_empty_results_folder_still_gives_a_report(tmp_path):

@@ -29,12 +29,18 @@ import click
     default=None,
     help="Folder of the report (RESULTS/report when not given).",
 )
-def report(results: Path, study: Path, output: Path | None) -> None:
+@click.option(
+    "--rubric",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    default=None,
+    help="Checkpoint definitions, shown beside each item. [default: the study's, if they are there]",
+)
+def report(results: Path, study: Path, output: Path | None, rubric: Path | None) -> None:
     """Write the study report: index.html, tables, figures and one page a trajectory.
 
     The pages stand alone (no outside request) and open from the file system. Results that are missing are
-    listed as missing in the report.
+    listed as missing in the report. Pages of trajectories that the study no longer has are deleted.
     """
     from acpbench.report.render import write_report
 
-    click.echo(write_report(results, study, output or results / "report"))
+    click.echo(write_report(results, study, output or results / "report", rubric))

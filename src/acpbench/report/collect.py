@@ -33,11 +33,15 @@ class Named:
 
     id: str
     label: str
+    description: str = ""
 
 
 @dataclass(frozen=True)
 class Study:
-    """What the study set out to run: the grid, the reference pipeline and the terms of the run."""
+    """What the study set out to run: the grid, the reference pipeline and the terms of the run.
+
+    Groups stand in the order in which the study's own configuration lists them, if it does.
+    """
 
     name: str
     synthetic: bool
@@ -50,6 +54,7 @@ class Study:
     reference_tasks: tuple[str, ...]
     judge: str
     label_access: str
+    rubric: str | None = None
 
 
 @dataclass
@@ -60,6 +65,7 @@ class Trajectory:
         problems: file name → why it could not be used (``is missing``, ``is not valid JSON``, …).
         items: ``(checkpoint, stage, subcapability, kind)`` → counts of final statuses.
         judges: names of the judges of the semantic first pass.
+        decided: ``(kind, decided_by)`` → number of items.
     """
 
     group: str
@@ -71,6 +77,7 @@ class Trajectory:
     problems: dict[str, str] = field(default_factory=dict)
     items: dict[tuple[str, str, str, str], Counter[str]] = field(default_factory=dict)
     judges: set[str] = field(default_factory=set)
+    decided: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
     def id(self) -> str:
@@ -86,6 +93,12 @@ class Trajectory:
     def recorded(self) -> bool:
         """Whether a readable ``run.json`` exists."""
         return bool(self.run)
+
+    @property
+    def sandbox(self) -> str | None:
+        """How the run was isolated, by its record."""
+        value = self.run.get("sandbox")
+        return short(value, 40) if isinstance(value, str) else None
 
     @property
     def run_status(self) -> str | None:
@@ -146,7 +159,14 @@ def _named(entries: Any, what: str, file: Path) -> tuple[Named, ...]:
     for entry in entries:
         identity = entry.get("id") if isinstance(entry, dict) else entry
         label = (entry.get("label") if isinstance(entry, dict) else None) or identity
-        named.append(Named(check_id(identity, what, file=file), short(label, 60)))
+        text = mapping(entry).get("description")
+        named.append(
+            Named(
+                check_id(identity, what, file=file),
+                short(label, 60),
+                short(text, 200) if isinstance(text, str) else "",
+            )
+        )
     if len({entry.id for entry in named}) != len(named):
         raise InputError("has a repeated id", file=file, field=what)
     return tuple(named)
@@ -174,10 +194,16 @@ def load_study(path: Path) -> Study:
     if not isinstance(replicates, list) or not replicates:
         raise InputError("expected a whole number from 1, or a list of ids", file=path, field="replicates")
     control = content.get("control_encoder")
+    config = mapping(content.get("config"))
+    wanted = [str(entry) for entry in listing(mapping(config.get("trajectories")).get("groups"))]
+    groups = _named(content["groups"], "groups", path)
+    rubric = config.get("rubric")
     return Study(
         name=short(content["study"], 120),
         synthetic=content.get("synthetic") is True,
-        groups=_named(content["groups"], "groups", path),
+        groups=tuple(
+            sorted(groups, key=lambda group: wanted.index(group.id) if group.id in wanted else len(wanted))
+        ),
         tasks=_named(content["tasks"], "tasks", path),
         replicates=tuple(check_id(str(entry), "replicates", file=path) for entry in replicates),
         encoders=ids("encoders"),
@@ -186,6 +212,7 @@ def load_study(path: Path) -> Study:
         reference_tasks=ids("reference_tasks"),
         judge=short(content.get("judge") or "none", 80),
         label_access=short(content.get("label_access") or "not stated", 40),
+        rubric=rubric if isinstance(rubric, str) else None,
     )
 
 
@@ -224,6 +251,7 @@ def _read_items(trajectory: Trajectory) -> None:
         )
         counts = trajectory.items.setdefault(key, Counter())  # type: ignore[arg-type]
         counts[final_status(row)] += 1
+        trajectory.decided[(key[3], short(row.get("decided_by") or "none", 20))] += 1
 
 
 def final_status(row: dict[str, Any]) -> str:
@@ -308,7 +336,8 @@ def collect(results: Path, study: Study) -> StudyData:
 
 
 def primary(reference: Reference) -> dict[str, Any]:
-    """The primary metric of a reference result: name, value, interval (or ``None``), n, n_events, reason."""
+    """The primary metric of a reference result: name, value, interval (or ``None``), n, n_events,
+    folds, reason."""
     content = reference.metrics
     name = content.get("primary_metric")
     name = name if isinstance(name, str) else None
@@ -320,5 +349,6 @@ def primary(reference: Reference) -> dict[str, Any]:
         "interval": bounds if len(bounds) == 2 and None not in bounds else None,
         "n": number(content.get("n")),
         "n_events": number(content.get("n_events")),
+        "folds": number(content.get("n_folds")),
         "reason": short(reason, 160),
     }

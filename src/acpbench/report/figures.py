@@ -336,14 +336,15 @@ def reference_metrics(data: StudyData, plt: Any) -> Any:
     for task, encoder, main in rows:
         if task != previous:
             y += 0.9 if previous is not None else 0.4
-            axes.text(
-                0.0,
-                y - 0.62,
-                f"{_text(task, 40)}: {_text(main['metric'] or 'no metric')}",
+            # From the figure's left edge: a long metric name has no room beside the axis' labels.
+            axes.annotate(
+                f"{_text(task, 34)}: {_text(main['metric'] or 'no metric')}",
+                (0.01, y - 0.62),
+                xycoords=("figure fraction", "data"),
                 va="center",
                 weight="bold",
-                transform=axes.get_yaxis_transform(),
-            )
+                annotation_clip=False,
+            ).set_in_layout(False)
             previous = task
         control = encoder == data.study.control_encoder
         colour = palette.MUTED if control else palette.SERIES[0]

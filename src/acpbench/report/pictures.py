@@ -6,6 +6,7 @@ import base64
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 from acpbench.core.errors import InputError
 from acpbench.core.files import walk_files
@@ -46,7 +47,9 @@ def encode(data: bytes) -> str:
     raise InputError("stays too large after shrinking")
 
 
-def attention_pictures(workspace: Path, reference: list[Path], limit: int = 4) -> list[dict[str, str | None]]:
+def attention_pictures(
+    workspace: Path, reference: list[Path], limit: int = 4
+) -> tuple[list[dict[str, Any]], int]:
     """Attention pictures of the agent's latest round, else of the reference pipeline.
 
     Args:
@@ -55,7 +58,8 @@ def attention_pictures(workspace: Path, reference: list[Path], limit: int = 4) -
         limit: most pictures shown.
 
     Returns:
-        Rows of ``{name, source, uri, problem}``; ``uri`` is ``None`` for a picture that could not be shown.
+        Rows of ``{name, own, source, uri, problem}`` and the number of pictures found. ``own`` is whether the
+        agent left it; ``uri`` is ``None`` for a picture that could not be shown.
     """
     found = [
         (int(match.group(1)), relative)
@@ -73,10 +77,11 @@ def attention_pictures(workspace: Path, reference: list[Path], limit: int = 4) -
             if folder.is_dir()
             for path in sorted(folder.glob("*.jp*g"))
         ]
-    rows: list[dict[str, str | None]] = []
+    rows: list[dict[str, Any]] = []
     for root, relative, source in chosen[:limit]:
-        row: dict[str, str | None] = {
+        row: dict[str, Any] = {
             "name": short(relative, 120),
+            "own": source == "the agent",
             "source": source,
             "uri": None,
             "problem": None,
@@ -89,4 +94,4 @@ def attention_pictures(workspace: Path, reference: list[Path], limit: int = 4) -
         except InputError as error:
             row["problem"] = short(error.message, 120)
         rows.append(row)
-    return rows
+    return rows, len(chosen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +17,15 @@ from acpbench.core.files import write_text
 from acpbench.core.progress import track
 from acpbench.report import figures, palette, summary, tables
 from acpbench.report.collect import OFFLINE_JUDGE, STAGES, STATUSES, StudyData, collect, load_study, primary
+from acpbench.report.markdown import to_html
 from acpbench.report.timeline import seconds
 from acpbench.report.trajectory_page import page_context
 from acpbench.report.untrusted import clean, short
 
 TEMPLATES = Path(__file__).parent / "templates"
+SCORING_DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "scoring.md"
+"""The scoring rules as text. Present in a source tree; an installed package has none."""
+_PAGE = re.compile(r"[A-Za-z0-9._-]+__[A-Za-z0-9._-]+__[A-Za-z0-9._-]+\.html")
 SCORE_WORDS = {
     "item_weighted": "weighted over all items",
     "stage_mean": "mean of the four stage scores",
@@ -97,6 +102,7 @@ def _groups(data: StudyData) -> Iterator[dict[str, Any]]:
         yield {
             "id": group.id,
             "label": group.label,
+            "description": group.description,
             "n_recorded": sum(entry.recorded for entry in members),
             "n_completed": sum(entry.run_status == "completed" for entry in members),
             "n_scored": sum(summary.is_scored(entry) for entry in members),
@@ -147,7 +153,9 @@ def _references(data: StudyData) -> list[dict[str, Any]]:
             for entry in data.references
             if entry.task == task
         ]
-        found.append({"task": task, "rows": sorted(rows, key=lambda row: row["control"])})
+        metrics = {row["metric"] for row in rows if row["metric"]}
+        rows.sort(key=lambda row: row["control"])
+        found.append({"task": task, "rows": rows, "metric": metrics.pop() if len(metrics) == 1 else None})
     return found
 
 
@@ -188,6 +196,8 @@ def index_context(data: StudyData, svgs: dict[str, str]) -> dict[str, Any]:
         "n_recorded": sum(entry.recorded for entry in everyone),
         "n_scored": sum(summary.is_scored(entry) for entry in everyone),
         "run_counts": summary.run_counts(data),
+        "n_unsandboxed": sum(entry.sandbox == "unsandboxed" for entry in everyone),
+        "decided": summary.decided_totals(everyone),
         "judges": tables.judges(data),
         "bases": summary.bases(everyone),
         "groups": groups,
@@ -213,6 +223,7 @@ def index_context(data: StudyData, svgs: dict[str, str]) -> dict[str, Any]:
         "unscored": [(key[0], counts["unscored"]) for key, counts in items.items() if counts["unscored"]],
         "funnel": summary.funnel(everyone),
         "references": _references(data),
+        "folds": sorted({int(found) for entry in data.references if (found := primary(entry)["folds"])}),
         "cohorts": [summary.cohort_flow(cohort) for cohort in data.cohorts],
         "rows": list(_trajectory_rows(data)),
         "subcapability_names": summary.SUBCAPABILITIES,
@@ -228,30 +239,72 @@ def index_context(data: StudyData, svgs: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def write_report(results: Path, study_file: Path, output: Path) -> Path:
+def checkpoint_texts(rubric: Path | None) -> dict[str, str]:
+    """Checkpoint id → what it asks. Empty without a rubric.
+
+    Raises:
+        InputError: the rubric cannot be read.
+    """
+    if rubric is None:
+        return {}
+    from acpbench.rubric.catalogue import load_rubric
+
+    return {entry.id: " ".join(entry.text.split()) for entry in load_rubric(rubric).checkpoints}
+
+
+def _remove_old_pages(folder: Path, current: set[str]) -> None:
+    """Delete pages of trajectories that the study no longer has; any other file is left alone."""
+    for path in sorted(folder.iterdir()):
+        if path.name not in current and _PAGE.fullmatch(path.name) and not path.is_dir():
+            path.unlink()
+
+
+def _scoring_page(environment: Any, study: Any, output: Path) -> bool:
+    """Write ``scoring.html``, the scoring rules as a page; ``False`` when the text is not here."""
+    try:
+        text = SCORING_DOCUMENT.read_text(encoding="utf-8")
+    except OSError:
+        (output / "scoring.html").unlink(missing_ok=True)
+        return False
+    body = to_html(text, top=1, anchors=True)
+    write_text(
+        output / "scoring.html", environment.get_template("scoring.html").render(study=study, body=body)
+    )
+    return True
+
+
+def write_report(results: Path, study_file: Path, output: Path, rubric: Path | None = None) -> Path:
     """Read ``results`` for the study in ``study_file`` and write the report under ``output``.
 
     Args:
         results: results folder with the trajectories, reference results and cohorts.
         study_file: JSON with the grid (see :func:`acpbench.report.collect.load_study`).
-        output: folder for ``index.html``, ``tables/``, ``figures/`` and ``trajectories/``.
+        output: folder for ``index.html``, ``scoring.html``, ``tables/``, ``figures/`` and ``trajectories/``.
+        rubric: the checkpoint definitions, whose text is shown beside each item; by default the file that
+            the study names, if it is there.
 
     Returns:
         Path of ``index.html``, which is written last.
 
     Raises:
-        InputError: the study file or the results folder cannot be used. Missing results are not an error.
+        InputError: the study file, the rubric or the results folder cannot be used. Missing results are no
+            error.
     """
     output = Path(output)
     study = load_study(Path(study_file))
+    if rubric is None and study.rubric and Path(study.rubric).is_file():
+        rubric = Path(study.rubric)
+    texts = checkpoint_texts(rubric)
     data = collect(Path(results), study)
     tables.write_tables(data, output / "tables")
     svgs = figures.write_figures(data, output / "figures")
     environment = _environment()
+    environment.globals["scoring"] = _scoring_page(environment, study, output)
     page = environment.get_template("trajectory.html")
     for entry in track(data.trajectories, label="writing pages"):
-        text = page.render(study=study, **page_context(entry, study, data.results))
+        text = page.render(study=study, **page_context(entry, study, data.results, texts))
         write_text(output / "trajectories" / entry.page, text)
+    _remove_old_pages(output / "trajectories", {entry.page for entry in data.trajectories})
     index = output / "index.html"
     write_text(index, environment.get_template("index.html").render(**index_context(data, svgs)))
     return index

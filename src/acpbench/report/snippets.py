@@ -1,81 +1,77 @@
-"""Short excerpts of the evidence that a checkpoint cites (``path#L3-L9``, ``path#/json/pointer``)."""
+"""Short excerpts of the evidence that a checkpoint cites, and where on the page the cited thing is shown."""
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from acpbench.core.errors import InputError
-from acpbench.report.untrusted import read_head, short
+from acpbench.report.untrusted import clean
+from acpbench.rubric.evidence import resolve_ref
+from acpbench.trajectory.record import ManifestRow, load_manifest
 
-_LINES = re.compile(r"L(\d{1,9})(?:-L?(\d{1,9}))?")
-_MAX_BYTES = 1024 * 1024
 _MAX_CHARACTERS = 280
 _MAX_LINES = 4
+_CALL = re.compile(r"run:tools\.jsonl#L(\d{1,9})")
+_SECTIONS = {
+    "plan/plan.md": "plan",
+    "plan/workflow_spec.json": "spec",
+    "reports/report.md": "report",
+}
+
+
+def call_anchor(ref: str) -> str | None:
+    """Element id of the tool call that ``run:tools.jsonl#L…`` cites, or ``None`` for any other citation."""
+    found = _CALL.fullmatch(ref)
+    return f"call-{found[1]}" if found else None
 
 
 class Snippets:
-    """Resolve citations inside one run folder; each file is read once, bounded.
+    """Resolve citations inside one run folder; each citation is resolved once.
 
     Args:
         run_dir: the record; ``run:`` citations are relative to it, the others to ``run_dir/workspace``.
+        calls: id → one line about each tool call that the page shows; a citation of such a call shows this
+            line and leads to the call.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, calls: Mapping[str, str] | None = None) -> None:
         self._run_dir = run_dir
-        self._texts: dict[str, str | None] = {}
-        self._values: dict[str, Any] = {}
+        self._calls = calls or {}
+        self._shown: dict[str, dict[str, str | None]] = {}
+        try:
+            self._manifest: dict[str, ManifestRow] = load_manifest(run_dir)
+        except InputError:
+            self._manifest = {}
 
     def show(self, ref: object) -> dict[str, str | None]:
-        """``{"ref", "text"}``; ``text`` is ``None`` when the citation names no part or does not resolve."""
+        """What is shown for one citation.
+
+        Returns:
+            ``ref``; ``text``, a short excerpt (``None`` when the citation names no part or does not resolve);
+            ``file``, size and hash of a file cited as a whole, from the record's manifest; ``link``, the part
+            of the page that shows the cited thing.
+        """
         ref = ref if isinstance(ref, str) else str(ref)
-        return {"ref": short(ref, 160), "text": self._resolve(ref)}
+        if ref not in self._shown:
+            path, mark, part = ref.partition("#")
+            row = self._manifest.get(path)
+            call = call_anchor(ref)
+            call = call if call in self._calls else None
+            self._shown[ref] = {
+                "ref": clean(ref[:160]),
+                "text": self._calls[call] if call else self._excerpt(ref) if mark and part else None,
+                "file": f"{row.size:,} bytes, sha256 {row.sha256[:12]}…" if row and not part else None,
+                "link": call or _SECTIONS.get(path),
+            }
+        return self._shown[ref]
 
-    def _text(self, path: str) -> str | None:
-        if path not in self._texts:
-            root = self._run_dir if path.startswith("run:") else self._run_dir / "workspace"
-            try:
-                self._texts[path] = read_head(root, path.removeprefix("run:"), _MAX_BYTES).text
-            except InputError:
-                self._texts[path] = None
-        return self._texts[path]
-
-    def _resolve(self, ref: str) -> str | None:
-        path, mark, part = ref.partition("#")
-        if not mark or len(path) > 400:
-            return None
-        text = self._text(path)
+    def _excerpt(self, ref: str) -> str | None:
+        text = resolve_ref(self._run_dir, ref)
         if text is None:
             return None
-        found = _LINES.fullmatch(part)
-        if found:
-            first = max(int(found.group(1)), 1)
-            last = int(found.group(2) or first)
-            lines = text.split("\n")[first - 1 : min(last, first + _MAX_LINES - 1)]
-            excerpt = "\n".join(line[:_MAX_CHARACTERS] for line in lines)
-            return excerpt[:_MAX_CHARACTERS] or None
-        if part.startswith("/"):
-            return self._pointer(path, text, part)
-        return None
-
-    def _pointer(self, path: str, text: str, pointer: str) -> str | None:
-        if path not in self._values:
-            try:
-                self._values[path] = json.loads(text)
-            except (ValueError, RecursionError):
-                self._values[path] = None
-        value = self._values[path]
-        for token in pointer[1:].split("/"):
-            token = token.replace("~1", "/").replace("~0", "~")
-            if isinstance(value, dict) and token in value:
-                value = value[token]
-            elif isinstance(value, list) and token.isdecimal() and len(token) < 8 and int(token) < len(value):
-                value = value[int(token)]
-            else:
-                return None
-        try:
-            return short(json.dumps(value, ensure_ascii=False), _MAX_CHARACTERS)
-        except RecursionError:
-            return None
+        lines = [line[:_MAX_CHARACTERS] for line in clean(text).strip("\n").split("\n")]
+        excerpt = "\n".join(lines[:_MAX_LINES])
+        cut = len(lines) > _MAX_LINES or len(excerpt) > _MAX_CHARACTERS or len(text) > len(excerpt) + 1
+        return excerpt[:_MAX_CHARACTERS] + (" …" if cut else "") or None

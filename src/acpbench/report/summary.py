@@ -41,11 +41,12 @@ R6_PARTS = {
     "O": "unsafe overclaim",
     "C": "conflicting evidence",
     "T": "temporal or source error",
-    "R": "reflection safety",
+    "R": "unsafe reflection",
 }
 FLAGS = ("yes", "possible", "no")
 FUNNEL = ("candidate", "selected", "normalised", "probability")
 EVIDENCE_CLASSES = ("strong", "partial", "weak")
+MAX_EXCLUSIONS = 40
 DIRECTIONS = ("improved", "unchanged", "worse", "not_comparable")
 
 
@@ -213,8 +214,10 @@ def cohort_flow(cohort: Cohort) -> dict[str, Any]:
     either table, included = slides of ``slides.csv`` that no exclusion names. A row without id counts once.
 
     Returns:
-        ``considered``, ``included``, ``patients`` (of included slides), ``excluded`` and ``reasons``: rows of
-        ``{stage, reason, n}``, n in distinct slides. Counts are ``None`` when ``slides.csv`` is unreadable.
+        ``considered``, ``included``, ``patients`` (of included slides), ``lost`` (patients without a slide
+        left), ``excluded``; ``reasons``: rows of ``{stage, reason, n}``, n in distinct slides; ``slides``:
+        the first excluded slides, ``listed`` when these are all. Counts are ``None`` when ``slides.csv`` is
+        unreadable.
     """
     excluded: dict[str, tuple[str, str]] = {}
     for number_, row in enumerate(cohort.exclusions):
@@ -232,17 +235,28 @@ def cohort_flow(cohort: Cohort) -> dict[str, Any]:
         "id": cohort.id,
         "excluded": len(excluded),
         "reasons": reasons,
+        "slides": [
+            {
+                name: short(row.get(name) or "", 200)
+                for name in ("slide_id", "patient_id", "stage", "reason", "detail")
+            }
+            for row in cohort.exclusions[:MAX_EXCLUSIONS]
+        ],
+        "listed": len(cohort.exclusions) <= MAX_EXCLUSIONS,
         "problems": sorted(f"{name} {why}" for name, why in cohort.problems.items()),
     }
     if "slides.csv" in cohort.problems:
-        return {**flow, "considered": None, "included": None, "patients": None}
+        return {**flow, "considered": None, "included": None, "patients": None, "lost": None}
     slides = {row.get("slide_id", ""): row.get("patient_id", "") for row in cohort.slides}
     kept = {slide: patient for slide, patient in slides.items() if slide not in excluded}
+    patients = {patient for patient in kept.values() if patient}
+    everyone = {row.get("patient_id") or "" for row in (*cohort.slides, *cohort.exclusions)} - {""}
     return {
         **flow,
         "considered": len(slides.keys() | excluded.keys()),
         "included": len(kept),
-        "patients": len({patient for patient in kept.values() if patient}),
+        "patients": len(patients),
+        "lost": len(everyone - patients),
     }
 
 
@@ -264,4 +278,12 @@ def status_totals(trajectories: Sequence[Trajectory]) -> Counter[str]:
     for entry in trajectories:
         for counts in entry.items.values():
             totals.update(counts)
+    return totals
+
+
+def decided_totals(trajectories: Sequence[Trajectory]) -> Counter[tuple[str, str]]:
+    """``(kind, decided_by)`` → items, summed over trajectories."""
+    totals: Counter[tuple[str, str]] = Counter()
+    for entry in trajectories:
+        totals.update(entry.decided)
     return totals

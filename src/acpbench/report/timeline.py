@@ -6,7 +6,9 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from acpbench.report.untrusted import listing, mapping, short
+from acpbench.report.snippets import call_anchor
+from acpbench.report.untrusted import mapping, short
+from acpbench.trajectory.events import Event
 
 MAX_ROWS = 300
 
@@ -29,52 +31,55 @@ def _arguments(value: Any) -> str:
         return "(not shown)"
 
 
-def rows(events: list[dict[str, Any]], t_start: Any = None, t_end: Any = None) -> dict[str, Any]:
-    """Pair start and end events and place them on a 0–100 scale.
+def caches(log: list[dict[str, Any]]) -> list[str | None]:
+    """``hit`` or ``miss`` of each call of ``tools.jsonl`` in start order, ``None`` where nothing is said.
 
     Args:
-        events: parsed lines of ``tools.jsonl``.
-        t_start: the run's start, ISO; the first event's time is used when it is missing.
+        log: parsed lines of ``tools.jsonl``; the events of the trajectory do not carry this field.
+    """
+    ends = {str(row.get("call_id")): row for row in log if row.get("event") == "end"}
+    found = (
+        mapping(ends.get(str(row.get("call_id")))).get("cache") for row in log if row.get("event") == "start"
+    )
+    return [short(value, 10) if value else None for value in found]
+
+
+def rows(
+    calls: list[Event], t_start: Any = None, t_end: Any = None, cache: list[str | None] | None = None
+) -> dict[str, Any]:
+    """Place tool calls on a 0–100 scale.
+
+    Args:
+        calls: the registry's calls (:func:`acpbench.trajectory.events.tool_calls`).
+        t_start: the run's start, ISO; the first call's time is used when it is missing.
         t_end: the run's end, ISO.
+        cache: :func:`caches`, one entry a call.
 
     Returns:
-        ``calls``: ``{tool, step, round, status, args, error, outputs, left, width, offset_s, duration_s}``;
-        ``left`` is ``None`` when a call has no readable time; a start without an end has status ``no end``.
-        ``span_s`` and ``hidden`` (calls beyond the ``MAX_ROWS`` shown).
+        ``calls``: ``{anchor, tool, step, round, status, args, error, cache, outputs, left, width, offset_s,
+        duration_s}``; ``left`` is ``None`` when a call has no readable time; a start without an end has
+        status ``no end``. ``span_s`` and ``hidden`` (calls beyond the ``MAX_ROWS`` shown).
     """
-    calls: dict[str, dict[str, Any]] = {}
-    for index, event in enumerate(events):
-        kind, call_id = event.get("event"), event.get("call_id")
-        key = call_id if isinstance(call_id, str) else f"\0{index}"
-        if kind == "start" and key not in calls:
-            calls[key] = {"start": event, "end": None}
-        elif kind == "end":
-            calls.setdefault(key, {"start": event, "end": None})["end"] = event
-    times = [
-        (seconds(call["start"].get("t")), seconds(mapping(call["end"]).get("t"))) for call in calls.values()
-    ]
-    known = [moment for pair in times for moment in pair if moment is not None]
+    known = [moment for call in calls for moment in (call.t, call.t_end) if moment is not None]
     first, last = seconds(t_start), seconds(t_end)
     low = min([*known, *([first] if first is not None else [])], default=0.0)
     high = max([*known, *([last] if last is not None else [])], default=low)
     span = max(high - low, 1e-9)
     shown = []
-    for call, (begin, finish) in list(zip(calls.values(), times))[:MAX_ROWS]:
-        start, end = call["start"], mapping(call["end"])
-        status = end.get("exit_status")
+    for index, call in enumerate(calls[:MAX_ROWS]):
+        begin, finish = call.t, call.t_end
         stop = finish if finish is not None else begin
         shown.append(
             {
-                "tool": short(start.get("tool") or "(no name)", 60),
-                "step": short(start.get("step_id") or "", 30),
-                "round": start.get("round_id") if isinstance(start.get("round_id"), int) else None,
-                "status": (status if status in ("ok", "error", "cancelled") else "no end"),
-                "args": _arguments(start.get("args")),
-                "error": short(end["error"], 300) if end.get("error") else None,
-                "cache": short(end["cache"], 10) if end.get("cache") else None,
-                "outputs": [
-                    short(mapping(item).get("path"), 100) for item in listing(end.get("outputs"))[:6]
-                ],
+                "anchor": call_anchor(call.ref),
+                "tool": short(call.name, 60),
+                "step": short(call.step_id or "", 30),
+                "round": call.round_id,
+                "status": call.exit_status if call.exit_status in ("ok", "error", "cancelled") else "no end",
+                "args": _arguments(call.args),
+                "error": short(call.error, 300) if call.error else None,
+                "cache": cache[index] if cache and index < len(cache) else None,
+                "outputs": [short(item.get("path"), 100) for item in call.outputs[:6]],
                 "left": None if begin is None else round(100 * (begin - low) / span, 2),
                 "width": None
                 if begin is None or stop is None
@@ -84,3 +89,15 @@ def rows(events: list[dict[str, Any]], t_start: Any = None, t_end: Any = None) -
             }
         )
     return {"calls": shown, "span_s": high - low, "hidden": max(len(calls) - MAX_ROWS, 0)}
+
+
+def summary_line(call: dict[str, Any]) -> str:
+    """One line about a row of :func:`rows`: tool, step, round, how it ended and what it wrote."""
+    words = [call["tool"]]
+    if call["step"]:
+        words.append(f"step {call['step']}")
+    if call["round"] is not None:
+        words.append(f"round {call['round']}")
+    wrote = f"; wrote {', '.join(call['outputs'][:3])}" if call["outputs"] else ""
+    more = " and more" if len(call["outputs"]) > 3 else ""
+    return f"{', '.join(words)}: {call['status']}{wrote}{more}"

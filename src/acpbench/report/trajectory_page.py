@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from acpbench.core.errors import InputError
 from acpbench.report import pictures, summary, timeline
-from acpbench.report.collect import STAGES, Study, Trajectory, final_status, judge_name
+from acpbench.report.collect import (
+    OFFLINE_JUDGE,
+    STAGES,
+    Study,
+    Trajectory,
+    final_status,
+    judge_name,
+)
 from acpbench.report.markdown import to_html
 from acpbench.report.snippets import Snippets
 from acpbench.report.untrusted import (
@@ -20,9 +28,11 @@ from acpbench.report.untrusted import (
     read_jsonl_head,
     short,
 )
+from acpbench.trajectory.events import tool_calls
 
 MAX_TEXT_BYTES = 48 * 1024
 MAX_ITEMS = 2000
+MAX_REFS = 4
 
 
 def _document(root: Path, relative: str) -> dict[str, Any]:
@@ -74,48 +84,67 @@ def _spec(workspace: Path) -> dict[str, Any]:
     return {"problem": problem, "steps": steps, "n_steps": len(listing(content.get("steps")))}
 
 
-def _items(trajectory: Trajectory, snippets: Snippets) -> dict[str, Any]:
-    judged_by: dict[str, str | None] = {}
+def _judged_by(row: dict[str, Any], judgement: dict[str, Any]) -> tuple[str, str]:
+    """Who decided an item, and a remark."""
+    decided = row.get("decided_by")
+    if decided == "audit":
+        return "human audit", ""
+    if decided == "check":
+        return "rule", short(row.get("rule") or "", 40).replace("_", " ")
+    if decided == "cap":
+        return "not judged", "named evidence is missing, so FAIL"
+    if decided == "none":
+        return "unscored", short(row.get("first_pass_grade_status") or "", 30).replace("_", " ")
+    name = judge_name(row.get("judge") or judgement.get("judge")) or "a judge that is not named"
+    confidence = judgement.get("confidence")
+    name = "offline cue judge" if name == OFFLINE_JUDGE else name
+    return name, f"{short(confidence, 10)} confidence" if confidence else ""
+
+
+def _items(trajectory: Trajectory, snippets: Snippets, texts: dict[str, str]) -> dict[str, Any]:
+    judgements: dict[str, dict[str, Any]] = {}
     try:
         for row in read_jsonl_head(trajectory.folder, "judgements.jsonl")[0]:
-            judged_by[str(row.get("item_id"))] = judge_name(row.get("judge"))
+            judgements[str(row.get("item_id"))] = row
     except InputError:
         pass
     try:
         rows, _, cut = read_jsonl_head(trajectory.folder, "adjudicated.jsonl", MAX_ITEMS)
     except InputError as error:
-        return {"problem": short(error.message, 120), "stages": [], "cut": False, "counts": {}, "n": 0}
-    stages: dict[str, list[dict[str, Any]]] = {}
-    counts: dict[str, int] = {}
+        return {"problem": short(error.message, 120), "parts": [], "cut": False, "counts": {}, "n": 0}
+    parts: dict[tuple[int, int], dict[str, Any]] = {}
+    counts: Counter[str] = Counter()
     for row in rows:
         status = final_status(row)
-        counts[status] = counts.get(status, 0) + 1
-        semantic = row.get("kind") == "semantic"
+        counts[status] += 1
         stage = row.get("stage") if row.get("stage") in STAGES else "other"
-        audited = row.get("decided_by") == "audit"
-        stages.setdefault(str(stage), []).append(
+        round_id = row.get("round") if isinstance(row.get("round"), int) else None
+        key = (STAGES.index(stage) if stage in STAGES else len(STAGES), round_id or 0)
+        part = parts.setdefault(
+            key, {"stage": stage, "round": round_id, "rows": [], "counts": Counter(), "first": False}
+        )
+        part["counts"][status] += 1
+        by, remark = _judged_by(row, judgements.get(str(row.get("item_id")), {}))
+        part["rows"].append(
             {
                 "id": short(row.get("item_id") or "", 60),
+                "text": texts.get(str(row.get("checkpoint")), ""),
                 "kind": short(row.get("kind") or "", 20),
                 "critical": row.get("critical") is True,
                 "status": status,
                 "first": short(row["first_pass_status"], 16) if row.get("first_pass_status") else None,
-                "audited": audited,
+                "audited": row.get("decided_by") == "audit",
                 "why": short(row.get("why") or "", 400),
-                "refs": [snippets.show(ref) for ref in listing(row.get("evidence_refs"))[:4]],
+                "refs": [snippets.show(ref) for ref in listing(row.get("evidence_refs"))[:MAX_REFS]],
                 "n_refs": len(listing(row.get("evidence_refs"))),
-                "decided_by": short(row.get("decided_by") or "", 20),
-                "judge": judged_by.get(str(row.get("item_id"))) if semantic else "rule",
+                "by": by,
+                "remark": remark,
             }
         )
-    order = [stage for stage in (*STAGES, "other") if stage in stages]
-    return {
-        "problem": None,
-        "stages": [{"name": stage, "rows": stages[stage]} for stage in order],
-        "cut": cut,
-        "counts": counts,
-        "n": len(rows),
-    }
+    ordered = [parts[key] for key in sorted(parts)]
+    for index, part in enumerate(ordered):
+        part["first"] = index == 0 or ordered[index - 1]["stage"] != part["stage"]
+    return {"problem": None, "parts": ordered, "cut": cut, "counts": counts, "n": len(rows)}
 
 
 def _signals(
@@ -135,7 +164,8 @@ def _signals(
                     "status": short(signal["status"], 16) if signal.get("status") else None,
                     "value": number(signal.get("value")),
                     "detail": short(signal.get("detail") or "", 300),
-                    "refs": [snippets.show(ref) for ref in refs[:4]],
+                    "refs": [snippets.show(ref) for ref in refs[:MAX_REFS]],
+                    "n_refs": len(refs),
                 }
             )
         found = summary.component(trajectory, file, part)
@@ -149,16 +179,19 @@ def _diagnostic(trajectory: Trajectory) -> dict[str, Any]:
     content = trajectory.score("diagnostic.json")
     levels = []
     for split, values in mapping(content.get("levels")).items():
-        values = mapping(values)
+        if not isinstance(values, dict):
+            continue
         flat = {**values, **mapping(values.get("metrics"))}
         levels.append(
             {
                 "split": short(split, 20),
                 "n": number(values.get("n")),
+                "expected": number(values.get("n_expected")),
                 "metrics": [
                     (short(name, 40), number(value))
                     for name, value in flat.items()
-                    if name != "n" and (value is None or number(value) is not None)
+                    if name not in ("n", "n_expected", "n_events")
+                    and (value is None or number(value) is not None)
                 ],
             }
         )
@@ -175,8 +208,15 @@ def _diagnostic(trajectory: Trajectory) -> dict[str, Any]:
             (name, number(content.get(name))) for name in ("accuracy", "balanced_accuracy", "macro_f1")
         ],
         "probability_status": short(content.get("probability_status") or "not stated", 120),
+        "collapsed": _collapsed(content),
         "conflicts": number(content.get("n_label_conflict")),
     }
+
+
+def _collapsed(content: dict[str, Any]) -> bool:
+    """Whether the interval has no width: every resample gave the same value, as with a perfect small set."""
+    bounds = [number(bound) for bound in listing(content.get("primary_interval"))]
+    return len(bounds) == 2 and None not in bounds and bounds[0] == bounds[1]
 
 
 def _rounds(trajectory: Trajectory, workspace: Path) -> dict[str, Any]:
@@ -235,32 +275,63 @@ def _facts(run: dict[str, Any]) -> list[tuple[str, str]]:
     return rows[:120]
 
 
-def page_context(trajectory: Trajectory, study: Study, results: Path) -> dict[str, Any]:
+def _who(run: dict[str, Any]) -> list[str]:
+    """Harness, model and terms of the run, in words; what the record does not name is said so."""
+    harness, model = mapping(run.get("harness")), mapping(run.get("model"))
+    words = [short(harness[key], 60) for key in ("name", "version") if harness.get(key)]
+    found = ["harness " + (" ".join(words) or "not named")]
+    if harness.get("policy"):
+        found.append(f"policy {short(harness['policy'], 60)}")
+    named = [short(model[key], 60) for key in ("provider", "name", "id", "version") if model.get(key)]
+    if isinstance(run.get("model"), str):
+        named = [short(run["model"], 60)]
+    found.append("model " + " ".join(named) if named else "no language model is named")
+    if run.get("label_access"):
+        found.append(f"label access {short(run['label_access'], 30)}")
+    if run.get("attempt"):
+        found.append(f"attempt {short(run['attempt'], 10)}")
+    return found
+
+
+def page_context(
+    trajectory: Trajectory, study: Study, results: Path, texts: dict[str, str]
+) -> dict[str, Any]:
     """Everything the trajectory template needs. Missing parts are named, none raises.
 
     Args:
         trajectory: the cell of the grid.
         study: the study, for labels and reference encoders.
         results: results folder (for the reference pipeline's attention pictures).
+        texts: what each checkpoint asks, by its id; ids without a text are shown alone.
     """
     run_dir = trajectory.folder / "run"
     workspace = run_dir / "workspace"
-    snippets = Snippets(run_dir)
     try:
-        events, bad, cut = read_jsonl_head(run_dir, "tools.jsonl")
+        log, bad, cut = read_jsonl_head(run_dir, "tools.jsonl")
         problem = None
     except InputError as error:
-        events, bad, cut, problem = [], 0, False, short(error.message, 120)
+        log, bad, cut, problem = [], 0, False, short(error.message, 120)
+    calls = [] if problem else tool_calls(run_dir)
+    tools = timeline.rows(
+        calls, trajectory.run.get("t_start"), trajectory.run.get("t_end"), timeline.caches(log)
+    )
+    cited = {call["anchor"]: timeline.summary_line(call) for call in tools["calls"] if call["anchor"]}
+    snippets = Snippets(run_dir, cited)
     folders = [
         results / "reference" / trajectory.task / encoder / "attention"
         for encoder in study.encoders
         if encoder != study.control_encoder
     ]
-    label = next(entry.label for entry in study.groups if entry.id == trajectory.group)
+    group = next(entry for entry in study.groups if entry.id == trajectory.group)
+    passes = mapping(trajectory.score("workflow_score.json").get("passes"))
+    shown, left = pictures.attention_pictures(workspace, folders)
     return {
         "entry": trajectory,
-        "label": label,
+        "label": group.label,
+        "description": group.description,
         "run": trajectory.run,
+        "who": _who(trajectory.run),
+        "passed": {name: mapping(passes.get("0.75")).get(name) for name in summary.AGGREGATIONS},
         "wall_s": number(trajectory.run.get("wall_s")),
         "workflow": trajectory.score("workflow_score.json"),
         "stage_values": [
@@ -273,19 +344,21 @@ def page_context(trajectory: Trajectory, study: Study, results: Path) -> dict[st
         "report": _document(workspace, "reports/report.md"),
         "spec": _spec(workspace),
         "timeline": {
-            **timeline.rows(events, trajectory.run.get("t_start"), trajectory.run.get("t_end")),
+            **tools,
             "problem": problem,
             "bad": bad,
             "cut": cut,
         },
-        "items": _items(trajectory, snippets),
+        "items": _items(trajectory, snippets, texts),
+        "decided": trajectory.decided,
         "cwas3": _signals(trajectory, "cwas3.json", summary.CWAS3_PARTS, snippets),
         "cwas3_score": summary.value_at(trajectory, "cwas3.json", "score"),
         "r6": _signals(trajectory, "r6.json", summary.R6_PARTS, snippets),
         "r6_score": summary.value_at(trajectory, "r6.json", "score"),
         "diagnostic": _diagnostic(trajectory),
         "reflection": _rounds(trajectory, workspace),
-        "pictures": pictures.attention_pictures(workspace, folders),
+        "pictures": shown,
+        "n_pictures": left,
         "facts": _facts(trajectory.run),
         "problems": sorted(trajectory.problems.items()),
     }

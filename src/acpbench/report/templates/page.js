@@ -47,7 +47,11 @@ document.querySelectorAll(".controls[data-for]").forEach(function (controls) {
       row.hidden = !keep;
       if (keep) shown += 1;
     });
-    count.textContent = shown + " shown";
+    Array.from(table.tBodies).forEach(function (body) {
+      var rows = Array.from(body.querySelectorAll("tr[data-row]"));
+      body.hidden = rows.length > 0 && rows.every(function (row) { return row.hidden; });
+    });
+    count.textContent = shown + " of " + table.querySelectorAll("tr[data-row]").length + " shown";
   }
   controls.addEventListener("input", apply);
   apply();
