@@ -22,10 +22,14 @@ include: "workflow/rules/scores.smk"
 include: "workflow/rules/report.smk"
 
 
+# Every file of the results, not the report alone: a lost file that lies between others would not be made again.
 rule all:
     default_target: True
     input:
         "results/report/index.html",
+        reference_targets(),
+        trajectory_files("run/run.json"),
+        [path for name in GRADE_FILES + SCORE_FILES for path in trajectory_files(name)],
 
 
 rule reference:

@@ -9,6 +9,7 @@ from acpbench.core.files import read_csv, read_yaml
 from acpbench.core.ids import check_id
 from snakemake.exceptions import WorkflowError
 
+GRADE_FILES = ["checks.jsonl", "judgements.jsonl", "adjudicated.jsonl"]
 SCORE_FILES = [
     "workflow_score.json",
     "predictions.csv",
@@ -39,19 +40,24 @@ def manifest_rows(cohort):
 
 
 try:
-    STUDY = parse_study(config, "study configuration")
+    CONFIG_FILE = ", ".join(map(str, workflow.configfiles)) or "study configuration"
+    STUDY = parse_study(config, CONFIG_FILE)
     GROUPS = load_groups(study_file(STUDY.groups_config))
     ENCODERS = read_yaml(study_file(STUDY.encoders_config))
     SLIDES = {name: manifest_rows(cohort) for name, cohort in STUDY.cohorts.items()}
     for group in STUDY.trajectories.groups:
         if group not in GROUPS:
             raise InputError(
-                "is not in the groups file", field=f"trajectories.groups: {group}"
+                f"{group!r} is not in {STUDY.groups_config}",
+                file=CONFIG_FILE,
+                field="trajectories.groups",
             )
     for encoder in STUDY.encoders:
         if encoder not in ENCODERS:
             raise InputError(
-                "is not in the encoders file", field=f"encoders: {encoder}"
+                f"{encoder!r} is not in {STUDY.encoders_config}",
+                file=CONFIG_FILE,
+                field="encoders",
             )
 except InputError as error:
     raise WorkflowError(str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,10 +20,12 @@ SOURCE_FILES = ("task.json", "TASK.md", "registry.json")
 
 
 def _number(text: str) -> float | None:
+    """A finite number, or None: JSON, in which tools answer, has no other."""
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         return None
+    return value if math.isfinite(value) else None
 
 
 def read_table(context: RunContext, args: ReadTable) -> ToolOutcome:
@@ -93,10 +96,12 @@ def validate_report(context: RunContext, args: ValidateDocument) -> ToolOutcome:
             raise InputError(f"cites {path}, which does not exist", file=args.path, field="artifacts")
     if report.headline is not None:
         metrics = read_json(context.path(report.headline.file)).get("metrics", {})
-        found = metrics.get(report.headline.metric)
-        if found is None or report.headline.value is None or abs(found - report.headline.value) > 5e-4:
+        found, value = metrics.get(report.headline.metric), report.headline.value
+        # A metric that is undefined in its file (null) is rightly reported as null.
+        undefined = report.headline.metric in metrics and found is None and value is None
+        if not undefined and (found is None or value is None or abs(found - value) > 5e-4):
             raise InputError(
-                f"headline {report.headline.value} differs from {found} in {report.headline.file}",
+                f"headline {value} differs from {found} in {report.headline.file}",
                 file=args.path,
                 field="headline.value",
             )

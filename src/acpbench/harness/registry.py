@@ -207,10 +207,18 @@ def _hashed(context: RunContext, relative: str) -> dict[str, Any]:
 
 def _without_roots(context: RunContext, message: str) -> str:
     """An error message in the agent's terms: no path of the evaluator's machine."""
-    message = message.replace(f"{context.workspace}/", "")
+    message = message.replace(f"{context.workspace}/", "").replace(str(context.workspace), "workspace")
     for root in (context.store_dir, context.features_dir, context.slides_dir, context.slides_base):
-        message = message.replace(f"{root}/", "store:")
-    for file in (context.labels, context.slides_csv, context.exclusions_csv, context.encoders_config):
+        message = message.replace(f"{root}/", "store:").replace(str(root), "store:")
+    for file in (
+        context.labels,
+        context.slides_csv,
+        context.exclusions_csv,
+        context.encoders_config,
+        context.task_file,
+        context.tool_log,
+        context.receipts,
+    ):
         message = message.replace(str(file), f"evaluator:{file.name}")
     return message
 
@@ -273,7 +281,9 @@ def call_tool(
         except InputError as error:
             error_text = str(error)
         except Exception as error:  # any tool failure is a recorded fact of the run, whatever its type
-            error_text = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+            # Paths go before the text is cut: half a path would no longer be recognised as one.
+            told = _without_roots(context, " ".join(str(error).split()))
+            error_text = f"{type(error).__name__}: {told[:400]}"
     end_s = time.time()
     return _append(
         context.tool_log,

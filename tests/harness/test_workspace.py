@@ -1,0 +1,110 @@
+"""What a run starts from, and above all what it does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from acpbench.core.errors import InputError
+from acpbench.core.files import read_csv, walk_files
+from acpbench.harness.workspace import AGENT_SCHEMAS, contents_digest, skills_digest
+from tests.harness.build import REPOSITORY, Side
+
+
+@pytest.mark.parametrize("task_id", ["demo_pleomorphism", "demo_gland_grade", "demo_survival"])
+def test_a_heldout_workspace_has_no_label_of_a_test_patient_in_any_byte(tmp_path: Path, task_id: str) -> None:
+    side = Side(tmp_path, task_id)
+    workspace = side.workspace(skills=True)
+    tested = [row for row in side.rows if row["split"] == "test"]
+    assert len(tested) >= 6
+    for relative, path in walk_files(workspace):
+        data = path.read_bytes()
+        for row in tested:
+            # A label is leaked by a line that holds the patient or slide together with it.
+            for line in data.splitlines():
+                if row["patient_id"].encode() not in line and row["slide_id"].encode() not in line:
+                    continue
+                cells = line.decode().split(",")
+                assert row["label"] == "" or row["label"] not in cells, f"{relative}: {line!r}"
+                assert set(cells) <= {row["slide_id"], row["patient_id"], "test", ""}, f"{relative}: {line!r}"
+            if row["time"]:
+                assert row["time"].encode() not in data, relative
+
+
+def test_labels_of_training_and_validation_patients_are_there(side: Side) -> None:
+    truth = {row["slide_id"]: row for row in side.rows}
+    shown = read_csv(side.workspace() / "data" / "slide_manifest.csv")
+    assert len(shown) == len(side.rows)
+    for row in shown:
+        known = truth[row["slide_id"]]
+        assert row["label"] == ("" if known["split"] == "test" else known["label"])
+        assert (row["patient_id"], row["split"]) == (known["patient_id"], known["split"])
+
+
+def test_the_search_above_would_find_the_labels_of_open_access(side: Side) -> None:
+    shown = read_csv(side.workspace(label_access="open") / "data" / "slide_manifest.csv")
+    labels = {row["slide_id"]: row["label"] for row in side.rows}
+    assert {row["slide_id"]: row["label"] for row in shown} == labels
+
+
+def test_survival_columns_are_time_and_event(tmp_path: Path) -> None:
+    shown = read_csv(Side(tmp_path, "demo_survival").workspace() / "data" / "slide_manifest.csv")
+    assert list(shown[0]) == ["slide_id", "patient_id", "split", "time", "event"]
+    assert all((row["time"] == "") == (row["split"] == "test") for row in shown)
+    assert all((row["event"] == "") == (row["split"] == "test") for row in shown)
+
+
+def test_slides_that_are_not_usable_are_not_shown(side: Side) -> None:
+    rows = read_csv(side.slides_csv)
+    side.slides_csv.write_text(
+        "slide_id\n" + "".join(row["slide_id"] + "\n" for row in rows if row["slide_id"] != "S03")
+    )
+    shown = {row["slide_id"] for row in read_csv(side.workspace() / "data" / "slide_manifest.csv")}
+    assert shown == {row["slide_id"] for row in side.rows} - {"S03"}
+
+
+def test_task_text_states_endpoint_boundary_classes_metric_and_budget(side: Side) -> None:
+    text = (side.workspace() / "TASK.md").read_text()
+    boundary = side.task.claim_boundary_statement
+    for part in (side.task.target, boundary, "low, high", "AUROC", "test labels are held back",
+                 "answers `evaluate_test` 1 time(s)"):  # fmt: skip
+        assert part in text
+    assert "{" not in text
+    opened = (side.workspace("open", label_access="open") / "TASK.md").read_text()
+    assert "held back" not in opened
+    assert "All labels are visible" in opened
+
+
+def test_folders_schemas_registry_and_task_are_in_place(side: Side) -> None:
+    workspace = side.workspace()
+    schemas = {path.name for path in (workspace / "schemas").iterdir()}
+    assert schemas == {f"{name}.schema.json" for name in AGENT_SCHEMAS}
+    for folder in ("plan", "scripts", "outputs/round_0", "reports", "reflection", "logs", "memory"):
+        assert (workspace / folder).is_dir()
+    assert json.loads((workspace / "task.json").read_text())["task_id"] == "demo_pleomorphism"
+    splits = {row["patient_id"]: row["split"] for row in read_csv(workspace / "data" / "splits.csv")}
+    assert splits == {row["patient_id"]: row["split"] for row in side.rows}
+
+
+def test_skills_come_and_go_with_the_setting(side: Side) -> None:
+    assert not (side.workspace("without") / "skills").exists()
+    with_skills = side.workspace("with", skills=True) / "skills"
+    copied = {relative: path.read_bytes() for relative, path in walk_files(with_skills)}
+    source = {relative: path.read_bytes() for relative, path in walk_files(REPOSITORY / "skills")}
+    assert copied == source
+    assert any(name.endswith("SKILL.md") for name in copied)
+    assert skills_digest(None) != skills_digest(REPOSITORY / "skills")
+
+
+def test_two_workspaces_of_one_study_are_the_same_bytes(side: Side) -> None:
+    assert contents_digest(side.workspace("a")) == contents_digest(side.workspace("b"))
+    opened = side.workspace("c", label_access="open")
+    assert contents_digest(opened) != contents_digest(side.root / "a" / "workspace")
+
+
+def test_an_existing_workspace_is_not_written_over(side: Side) -> None:
+    side.workspace()
+    with pytest.raises(InputError, match="exists already"):
+        side.workspace()

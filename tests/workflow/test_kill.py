@@ -1,0 +1,78 @@
+"""A workflow killed again and again, and its end result against one that was left alone."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.study import (
+    GRADE_FILES,
+    GROUPS,
+    SCORE_FILES,
+    TASK,
+    command,
+    environment,
+    plan,
+    snakemake,
+    trajectory,
+    write_study,
+)
+
+SEED = 20260101
+N_KILLS = 4
+
+
+def start_and_kill(checkout: Path, folder: Path, after_s: float) -> int:
+    """Start the workflow, kill Snakemake alone after a while, leave its jobs to themselves."""
+    with open(folder / "killed.log", "ab") as log:
+        process = subprocess.Popen(
+            command(checkout, folder),
+            cwd=folder,
+            env=environment(checkout),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            process.wait(after_s)
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+        return process.wait()
+
+
+@pytest.mark.slow
+def test_a_workflow_killed_at_any_moment_ends_with_the_same_scores(
+    checkout: Path, mini: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "killed"
+    write_study(folder)
+    rng = random.Random(SEED)
+    moments = [rng.uniform(low, low + 8) for low in (4, 10, 14, 18)]
+    ends = []
+    for after_s in moments:
+        ends.append(start_and_kill(checkout, folder, after_s))
+        snakemake(checkout, folder, "--unlock")
+    assert len(ends) == N_KILLS
+    assert ends.count(-signal.SIGKILL) >= 3, ends
+    # Orphans of the last kill may still write; what they publish late must not count double or half.
+    time.sleep(1)
+    done = snakemake(checkout, folder)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert plan(checkout, folder) == {}
+    different = []
+    for group in GROUPS:
+        for name in [*SCORE_FILES, *GRADE_FILES]:
+            left, right = (trajectory(place, group) / name for place in (mini, folder))
+            if left.read_bytes() != right.read_bytes():
+                different.append(f"{group}/{name}")
+    assert different == []
+    for name in ("labels.csv", "color_stats/predictions.csv", "color_stats/metrics.json"):
+        left, right = (place / "results" / "reference" / TASK / name for place in (mini, folder))
+        assert left.read_bytes() == right.read_bytes(), name
+    assert not list((folder / "results").rglob("*.tmp*"))
