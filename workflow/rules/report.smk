@@ -4,6 +4,7 @@
 rule render_report:
     input:
         study="results/study.json",
+        rubric=study_file(STUDY.rubric),
         scores=[path for name in SCORE_FILES for path in trajectory_files(name)],
         adjudicated=trajectory_files("adjudicated.jsonl"),
         reference=reference_targets(),
