@@ -198,6 +198,7 @@ def test_out_of_memory_halves_the_batch():
             return images.mean(dim=(2, 3))
 
     encoder = Small(tiny_spec(dim=3), torch.nn.Identity(), "0" * 64, "cpu")
+    encoder._chunk = None  # whole batches first, as on a GPU
     batch = np.arange(7, dtype=np.uint8)[:, None, None, None].repeat(32, 1).repeat(32, 2).repeat(3, 3)
     features = encoder.encode(batch)
     assert features[:, 0].tolist() == pytest.approx([(i / 255 - 0.5) / 0.25 for i in range(7)], abs=1e-5)
