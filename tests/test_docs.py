@@ -38,3 +38,9 @@ def test_the_readme_example_is_valid_and_the_commands_are_named(repository: Path
     named = ("Can an agentic harness", "make demo", "make test", "docs/images/report.png")
     order = [text.index(part) for part in (*named, "## Your own slides", "## Your own agents")]
     assert order == sorted(order)
+
+
+def test_the_benchmark_configuration_binds_every_task(repository: Path) -> None:
+    study = config.load_study(repository / "config" / "benchmark.yaml")
+    assert len(study.agent_tasks) == 41
+    assert all((repository / binding.definition).is_file() for binding in study.tasks.values())
