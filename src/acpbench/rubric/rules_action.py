@@ -8,7 +8,7 @@ from acpbench.rubric.case import Case, Outcome, Rejected, decide, failed, partia
 from acpbench.rubric.evidence import ROUND_ZERO
 from acpbench.rubric.formats import mapping, words
 from acpbench.rubric.rules_planning import is_model_call
-from acpbench.rubric.witness import cite_events, match_steps, reads, reads_guidance
+from acpbench.rubric.witness import cite_events, match_steps, not_after, reads, reads_guidance
 from acpbench.trajectory.events import Event
 
 CONFIG = f"{ROUND_ZERO}/config.yaml"
@@ -178,8 +178,7 @@ def task_read_before_plan(case: Case) -> Outcome:
     for event in case.evidence.events:
         if (
             event.source == "stream"
-            and event.t is not None
-            and event.t <= ended
+            and not_after(event, ended)
             and reads(event, ("task.json", "TASK.md", "task.yaml"))
         ):
             case.cite(event.ref)

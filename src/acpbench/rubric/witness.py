@@ -21,9 +21,13 @@ def usable(event: Event) -> bool:
     return event.exit_status not in ("error", "cancelled")
 
 
-def not_after(event: Event, moment: float | None) -> bool:
-    """Whether an event began at or before a moment (both known)."""
-    return event.t is not None and moment is not None and event.t <= moment
+MTIME_TICK_S = 0.02
+"""How far a file's time may lie before the clock's: kernels stamp files by their timer tick (up to 10 ms)."""
+
+
+def not_after(event: Event, mtime: float) -> bool:
+    """Whether an event is known to have begun at or before a file was written."""
+    return event.t is not None and event.t <= mtime + MTIME_TICK_S
 
 
 def tidy(path: str) -> str:

@@ -91,8 +91,8 @@ class ManifestRow(NamedTuple):
 
 
 def iso_time(unix_s: float) -> str:
-    """ISO 8601 UTC with milliseconds."""
-    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """ISO 8601 UTC with microseconds: an agent can write a file and call a tool within one millisecond."""
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def parse_time(text: str) -> float:
