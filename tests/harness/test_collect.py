@@ -313,3 +313,13 @@ def test_no_test_label_is_in_the_whole_record_of_a_full_run(side: Side) -> None:
             if patient in tested:
                 truth = {key: value for key, value in row.items() if key in ("y_true", "label")}
                 assert not any(truth.values()), path
+
+
+def test_the_order_of_stream_and_tool_log_can_be_told_within_a_millisecond(side: Side) -> None:
+    collect_run(side.settings("crash"), run_dir(side))
+    for moment in [row["t"] for row in read_jsonl(run_dir(side) / "tools.jsonl")]:
+        assert len(moment) == len("2026-01-01T00:00:00.000000Z")
+    document = json.loads((run_dir(side) / "trajectory.json").read_text())
+    moments = [step["timestamp"] for step in document["steps"]]
+    assert moments == sorted(moments)
+    assert len(set(moments)) == len(moments)

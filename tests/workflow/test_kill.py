@@ -14,6 +14,7 @@ import pytest
 from tests.workflow.study import (
     GRADE_FILES,
     GROUPS,
+    RUN_FILES,
     SCORE_FILES,
     TASK,
     command,
@@ -76,3 +77,44 @@ def test_a_workflow_killed_at_any_moment_ends_with_the_same_scores(
         left, right = (place / "results" / "reference" / TASK / name for place in (mini, folder))
         assert left.read_bytes() == right.read_bytes(), name
     assert not list((folder / "results").rglob("*.tmp*"))
+
+
+def wait_for(path: Path, timeout_s: float) -> None:
+    """Wait until a file is there."""
+    deadline = time.monotonic() + timeout_s
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_run_finished_by_an_orphan_can_be_taken_over_instead_of_paid_again(
+    checkout: Path, mini: Path, mini_copy: Path
+) -> None:
+    group = "scripted_complete"
+    lost = trajectory(mini_copy, group)
+    subprocess.run(["rm", "-rf", str(lost)], check=True)
+    with open(mini_copy / "killed.log", "ab") as log:
+        process = subprocess.Popen(
+            command(checkout, mini_copy),
+            cwd=mini_copy,
+            env=environment(checkout),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        wait_for(lost / "attempts" / "1" / "workspace" / "TASK.md", 60)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    wait_for(lost / "run" / "run.json", 60)
+    assert snakemake(checkout, mini_copy, "--unlock").returncode == 0
+    declared = [str((lost / "run" / name).relative_to(mini_copy)) for name in RUN_FILES]
+    snakemake(checkout, mini_copy, "--cleanup-metadata", *declared)
+    assert "run_agent" not in plan(checkout, mini_copy)
+    done = snakemake(checkout, mini_copy)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert [path.name for path in (lost / "attempts").iterdir() if path.is_dir() and path.name.isdigit()] == [
+        "1"
+    ]
+    for name in [*SCORE_FILES, *GRADE_FILES]:
+        assert (lost / name).read_bytes() == (trajectory(mini, group) / name).read_bytes(), name
