@@ -374,10 +374,20 @@ def test_scores_of_the_wrong_type_are_missing_not_fatal(tmp_path):
     assert "3 of 6 scored." in page.words
 
 
+def test_a_study_without_agents_has_a_report_of_its_reference(tmp_path):
+    results = tmp_path / "results"
+    content = json.loads(Path(fixture.build(results)).read_text()) | {"groups": [], "tasks": []}
+    alone = tmp_path / "study.json"
+    alone.write_text(json.dumps(content))
+    page = Page(render.write_report(results, alone, tmp_path / "out"))
+    assert all(encoder in page.words for encoder in content["encoders"])
+    assert not list((tmp_path / "out").glob("trajectories/*.html"))
+
+
 def test_bad_study_files_name_the_field(tmp_path):
     bad = tmp_path / "bad.json"
     for content, field in (
-        ({"study": "x", "groups": [], "tasks": ["t"]}, "groups"),
+        ({"study": "x", "tasks": ["t"]}, "groups"),
         ({"study": "x", "groups": ["../g"], "tasks": ["t"]}, "groups"),
         ({"study": "x", "groups": ["g"], "tasks": ["t"], "replicates": 0}, "replicates"),
     ):

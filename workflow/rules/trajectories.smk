@@ -1,5 +1,6 @@
 # Agent runs. A finished run costs money and cannot be repeated: every input is ancient, there are no params
-# and no retries, the record is protected, and the profiles leave `code` and `software-env` out of the triggers. Rerun = delete it, or --forcerun run_agent.
+# and no retries, the record is protected, and the profiles leave `code` and `software-env` out of the triggers. Rerun =
+# delete its run/ folder.
 
 
 rule write_study:

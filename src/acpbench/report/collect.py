@@ -185,9 +185,12 @@ def load_study(path: Path) -> Study:
     def ids(name: str) -> tuple[str, ...]:
         return tuple(entry.id for entry in _named(content.get(name) or [], name, path))
 
-    for required in ("study", "groups", "tasks"):
-        if not content.get(required):
-            raise InputError("is missing or empty", file=path, field=required)
+    if not content.get("study"):
+        raise InputError("is missing or empty", file=path, field="study")
+    for required in ("groups", "tasks"):
+        # Empty is a study without agents: its report holds the reference pipeline.
+        if content.get(required) is None:
+            raise InputError("is missing", file=path, field=required)
     replicates = content.get("replicates", 1)
     if isinstance(replicates, int) and not isinstance(replicates, bool) and 1 <= replicates <= 1000:
         replicates = list(range(1, replicates + 1))

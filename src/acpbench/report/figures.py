@@ -396,7 +396,7 @@ def funnel(data: StudyData, plt: Any) -> Any:
         axes.barh(row, value, height=0.62, color=palette.SERIES[0] if row else palette.MUTED)
         _beside(axes, total, row, f"{value} of {total}", 8)
     _group_axis(axes, names)
-    axes.set_xlim(0, total * 1.22)
+    axes.set_xlim(0, max(total, 1) * 1.22)
     _no_x_axis(axes)
     return figure
 

@@ -254,7 +254,7 @@ def checkpoint_texts(rubric: Path | None) -> dict[str, str]:
 
 def _remove_old_pages(folder: Path, current: set[str]) -> None:
     """Delete pages of trajectories that the study no longer has; any other file is left alone."""
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.name not in current and _PAGE.fullmatch(path.name) and not path.is_dir():
             path.unlink()
 
