@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from acpbench.core.errors import InputError
-from acpbench.core.files import atomic_path, read_json, sha256_file, sha256_json, write_json
+from acpbench.core.files import atomic_path, read_json, sha256_file, sha256_json, write_csv, write_json
 from acpbench.features.registry import EncoderSpec
 
+INDEX_COLUMNS = ["slide_id", "encoder", "status", "n_tiles", "path", "sha256", "cache_key"]
 STORE_VERSION = 1
 """Goes into every cache key; raised when the same inputs would give other features."""
 
@@ -104,6 +106,12 @@ def _check_bag(bag: FeatureBag) -> None:
         raise InputError(f"features are {bag.features.dtype} and coords {bag.coords.dtype}")
     if not np.isfinite(bag.features).all():
         raise InputError(f"slide {bag.slide_id}: a feature is not finite in {bag.features.dtype}")
+
+
+def write_index(sidecars: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str]) -> None:
+    """List feature files by their sidecars: one row a slide with status, tiles and hashes, sorted by path."""
+    paths = sorted(Path(sidecar) for sidecar in sidecars)
+    write_csv(out, INDEX_COLUMNS, [{"path": path.stem, **read_json(path)} for path in paths])
 
 
 def is_complete(path: str | os.PathLike[str], key: str | None = None) -> bool:
