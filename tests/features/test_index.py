@@ -20,7 +20,7 @@ def test_one_row_a_sidecar_sorted_with_the_name_of_the_feature_file(tmp_path: Pa
                     "sha256": "x",
                     "n_tiles": n_tiles,
                     "status": status,
-                }  # fmt: skip
+                }
             )
         )
     write_index(tmp_path.glob("*.h5.json"), tmp_path / "index.csv")
