@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -15,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from acpbench.core.config import TaskBinding
 from acpbench.core.errors import InputError
 from acpbench.core.files import read_csv, read_jsonl, sha256_file, walk_files, write_json
 from acpbench.harness import collect
-from acpbench.harness.collect import collect_run, settings_from_study
+from acpbench.harness.collect import DECLARED, agent_inputs, collect_run, settings_from_study
 from acpbench.trajectory.record import RunRecord, load_manifest, load_run
 from tests.harness.build import REPOSITORY, Side
 
@@ -152,7 +154,9 @@ def test_the_record_lists_what_was_left_and_follows_no_link(side: Side, agent: S
 def test_attempts_stay_and_the_last_one_is_shown(side: Side, agent: Stub) -> None:
     agent("raise SystemExit(3)")
     first = collect_run(side.settings("complete"), run_dir(side))
+    assert collect_run(side.settings("complete"), run_dir(side)) == first
     agent(FINISH)
+    shutil.rmtree(run_dir(side))
     second = collect_run(side.settings("complete"), run_dir(side))
     attempts = run_dir(side).parent / "attempts"
     assert (first.attempt, second.attempt) == (1, 2)
@@ -181,7 +185,46 @@ def test_a_second_collector_waits_and_takes_the_finished_record(side: Side, agen
     assert [path.name for path in (run_dir(side).parent / "attempts").iterdir() if path.is_dir()] == ["1"]
 
 
-def test_publishing_links_every_file_read_only_and_the_record_last(
+def clear_declared(side: Side) -> None:
+    """What Snakemake does before it starts a job anew."""
+    for name in DECLARED:
+        (run_dir(side) / name).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("lost", [DECLARED, DECLARED[:1], DECLARED[1:3]])
+def test_a_finished_attempt_that_no_workflow_accepted_is_shown_again(
+    side: Side, agent: Stub, lost: tuple[str, ...]
+) -> None:
+    agent(FINISH)
+    first = collect_run(side.settings("complete"), run_dir(side))
+    for name in lost:
+        # Or the restart of a user who is not root would end in ProtectedOutputException.
+        assert stat.S_IMODE((run_dir(side) / name).stat().st_mode) == 0o644
+        (run_dir(side) / name).unlink()
+    agent("raise SystemExit(3)")
+    assert collect_run(side.settings("complete"), run_dir(side)) == first
+    attempt = run_dir(side).parent / "attempts" / "1"
+    assert set(dict(walk_files(attempt))) == set(dict(walk_files(run_dir(side))))
+    assert not attempt.with_name("2").exists()
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_cleared_record_is_run_again_when_it_was_accepted_or_deleted_whole(
+    side: Side, agent: Stub, accepted: bool
+) -> None:
+    agent(FINISH)
+    collect_run(side.settings("complete"), run_dir(side))
+    if accepted:
+        for name in DECLARED:
+            (run_dir(side) / name).chmod(0o444)
+        clear_declared(side)
+    else:
+        shutil.rmtree(run_dir(side))
+        run_dir(side).mkdir()
+    assert collect_run(side.settings("complete"), run_dir(side)).attempt == 2
+
+
+def test_publishing_links_every_file_and_the_record_last(
     side: Side, agent: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     linked: list[str] = []
@@ -202,7 +245,7 @@ def test_publishing_links_every_file_read_only_and_the_record_last(
     assert set(inside) == set(shown)
     for name, path in shown.items():
         assert path.stat().st_ino == inside[name].stat().st_ino
-        assert stat.S_IMODE(path.stat().st_mode) == 0o444
+        assert stat.S_IMODE(path.stat().st_mode) == (0o644 if name in DECLARED else 0o444)
 
 
 KILLED_WHILE_PUBLISHING = """
@@ -215,7 +258,7 @@ link, count = os.link, 0
 def dying(source, target):
     global count
     count += 1
-    if count > {after}:
+    if count > {after} or (target.name, {after}) == ("run.json", float("inf")):
         os.kill(os.getpid(), 9)
     link(source, target)
 os.link = dying
@@ -223,9 +266,9 @@ collect.collect_run(side.settings("report_only"), Path(sys.argv[2]))
 """
 
 
-@pytest.mark.parametrize("after", [0, 5])
-def test_a_collector_killed_while_publishing_leaves_no_record_and_is_repeated(
-    tmp_path: Path, after: int
+@pytest.mark.parametrize(("after", "attempt"), [(0, 2), (5, 2), ('float("inf")', 1)])
+def test_a_collector_killed_while_publishing_leaves_no_record_that_is_trusted(
+    tmp_path: Path, after: int | str, attempt: int
 ) -> None:
     target = tmp_path / "results" / "1" / "run"
     done = subprocess.run(
@@ -239,8 +282,10 @@ def test_a_collector_killed_while_publishing_leaves_no_record_and_is_repeated(
     with pytest.raises(InputError, match=r"run\.json"):
         load_run(target)
     record = collect_run(Side(tmp_path / "again").settings("report_only"), target)
-    assert (record.attempt, record.run_status) == (2, "completed")
-    assert set(dict(walk_files(target))) == set(dict(walk_files(target.parent / "attempts" / "2")))
+    # Killed at its last link, the attempt was finished: it is shown, not paid for again.
+    assert (record.attempt, record.run_status) == (attempt, "completed")
+    shown = target.parent / "attempts" / str(attempt)
+    assert set(dict(walk_files(target))) == set(dict(walk_files(shown)))
 
 
 def test_the_scripted_agent_works_as_a_child_process(side: Side) -> None:
@@ -279,26 +324,42 @@ def study(**changes: object) -> dict[str, object]:
     return {"config": config, "groups": [{"id": "g", "policy": "crash"}]} | changes
 
 
+def listed(folder: Path, task: str = "demo_survival", encoder: str = "color_stats") -> Path:
+    """``agent_inputs.json`` of a study whose task is bound to three small files."""
+    for name in ("labels.csv", "slides.csv", "index.csv"):
+        (folder / name).write_text(f"{name}\n")
+    binding = TaskBinding.model_validate(study()["config"]["tasks"]["demo_survival"])
+    files = [folder / name for name in ("labels.csv", "slides.csv", "index.csv")]
+    write_json(folder / "agent_inputs.json", agent_inputs(task, binding, encoder, *files))
+    return folder / "agent_inputs.json"
+
+
 def test_settings_follow_the_study(tmp_path: Path) -> None:
     write_json(tmp_path / "study.json", study())
-    settings = settings_from_study(
-        tmp_path / "study.json", "g", "demo_survival", "2", Path("t.yaml"), Path("l.csv"),
-        Path("results/cohorts/demo/slides.csv"), Path("results"),
-    )  # fmt: skip
+    settings = settings_from_study(tmp_path / "study.json", listed(tmp_path), "g", "2", tmp_path / "results")
     assert (settings.policy, settings.replicate, settings.test_evaluations) == ("crash", "2", 2)
     assert (settings.label_column, settings.skills, settings.wall_limit_s) == ("time, event", None, 60)
-    assert settings.exclusions_csv == Path("results/cohorts/demo/exclusions.csv")
-    assert settings.slides_base == Path("results/generated/demo")
+    assert (settings.encoder, settings.labels) == ("color_stats", tmp_path / "labels.csv")
+    assert settings.task_file.name == "demo_survival.yaml"
+    assert settings.exclusions_csv == tmp_path / "exclusions.csv"
+    assert settings.slides_base == tmp_path / "results" / "generated" / "demo"
     assert (settings.tiler.spacing_um, settings.tiler.tile_size_px) == (0.5, 224)
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "slides.csv"])
+def test_a_file_that_is_not_the_listed_one_is_refused(tmp_path: Path, name: str) -> None:
+    write_json(tmp_path / "study.json", study())
+    inputs = listed(tmp_path)
+    (tmp_path / name).write_text("other\n")
+    with pytest.raises(InputError, match=f"{name}.*has changed since agent_inputs.json"):
+        settings_from_study(tmp_path / "study.json", inputs, "g", "1", tmp_path)
 
 
 @pytest.mark.parametrize(("group", "task"), [("nobody", "demo_survival"), ("g", "lung_os")])
 def test_a_group_or_task_outside_the_study_is_named(tmp_path: Path, group: str, task: str) -> None:
     write_json(tmp_path / "study.json", study())
     with pytest.raises(InputError, match=group if group == "nobody" else task):
-        settings_from_study(
-            tmp_path / "study.json", group, task, "1", Path("t"), Path("l"), Path("s"), Path("results")
-        )
+        settings_from_study(tmp_path / "study.json", listed(tmp_path, task), group, "1", tmp_path)
 
 
 def test_no_test_label_is_in_the_whole_record_of_a_full_run(side: Side) -> None:

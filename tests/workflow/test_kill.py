@@ -87,9 +87,17 @@ def wait_for(path: Path, timeout_s: float) -> None:
         time.sleep(0.05)
 
 
+def attempts(folder: Path) -> list[str]:
+    """Numbers of a trajectory's attempts."""
+    return sorted(
+        path.name for path in (folder / "attempts").iterdir() if path.is_dir() and path.name.isdigit()
+    )
+
+
 @pytest.mark.slow
-def test_a_run_finished_by_an_orphan_can_be_taken_over_instead_of_paid_again(
-    checkout: Path, mini: Path, mini_copy: Path
+@pytest.mark.parametrize("restart_at", ["while the orphan works", "after it has finished"])
+def test_a_run_finished_by_an_orphan_is_taken_over_instead_of_paid_again(
+    checkout: Path, mini: Path, mini_copy: Path, restart_at: str
 ) -> None:
     group = "scripted_complete"
     lost = trajectory(mini_copy, group)
@@ -106,15 +114,28 @@ def test_a_run_finished_by_an_orphan_can_be_taken_over_instead_of_paid_again(
         wait_for(lost / "attempts" / "1" / "workspace" / "TASK.md", 60)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    wait_for(lost / "run" / "run.json", 60)
+    if restart_at == "after it has finished":
+        wait_for(lost / "run" / "run.json", 60)
     assert snakemake(checkout, mini_copy, "--unlock").returncode == 0
-    declared = [str((lost / "run" / name).relative_to(mini_copy)) for name in RUN_FILES]
-    snakemake(checkout, mini_copy, "--cleanup-metadata", *declared)
-    assert "run_agent" not in plan(checkout, mini_copy)
     done = snakemake(checkout, mini_copy)
     assert done.returncode == 0, done.stdout[-3000:]
-    assert [path.name for path in (lost / "attempts").iterdir() if path.is_dir() and path.name.isdigit()] == [
-        "1"
-    ]
+    assert attempts(lost) == ["1"]
+    for name in RUN_FILES:
+        assert (lost / "run" / name).stat().st_mode & 0o222 == 0, name
+    assert plan(checkout, mini_copy) == {}
+    for name in [*SCORE_FILES, *GRADE_FILES]:
+        assert (lost / name).read_bytes() == (trajectory(mini, group) / name).read_bytes(), name
+
+
+@pytest.mark.slow
+def test_a_deleted_run_is_run_again_and_the_old_attempt_is_kept(
+    checkout: Path, mini: Path, mini_copy: Path
+) -> None:
+    group = "scripted_report_only"
+    lost = trajectory(mini_copy, group)
+    subprocess.run(["rm", "-rf", str(lost / "run")], check=True)
+    done = snakemake(checkout, mini_copy)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert attempts(lost) == ["1", "2"]
     for name in [*SCORE_FILES, *GRADE_FILES]:
         assert (lost / name).read_bytes() == (trajectory(mini, group) / name).read_bytes(), name

@@ -19,6 +19,7 @@ from tests.workflow.study import (
     BAD_SLIDES,
     GRADE_FILES,
     GROUPS,
+    MINI,
     REPOSITORY,
     RUN_FILES,
     SCORE_FILES,
@@ -233,7 +234,7 @@ ADJUDICATED = {"adjudicate_trajectory": 1, **RESCORED}
         *((name, RESCORED) for name in SCORE_FILES),
         ("adjudicated.jsonl", ADJUDICATED),
         ("judgements.jsonl", {"judge_trajectory": 1, **ADJUDICATED}),
-        ("run/run.json", {"run_agent": 1, "check_trajectory": 1, "judge_trajectory": 1, **ADJUDICATED}),
+        ("run", {"run_agent": 1, "check_trajectory": 1, "judge_trajectory": 1, **ADJUDICATED}),
     ],
 )
 def test_a_lost_file_is_made_again_with_what_rests_on_it_and_nothing_before_it(
@@ -277,6 +278,14 @@ def test_touching_every_source_file_repeats_no_agent_run(checkout: Path, shared_
 
 ONE_CHANGE: dict[str, tuple[dict[str, Any], str]] = {
     "seed": ({"seed": 8}, "assign_labels"),
+    "agents' encoder": (
+        {"encoders": ["color_stats", "efficientnet_lite0"], "agent_encoder": "efficientnet_lite0"},
+        "list_agent_inputs",
+    ),
+    "task file": (
+        {"tasks": {TASK: MINI["tasks"][TASK] | {"definition": "tasks/demo/../demo/demo_pleomorphism.yaml"}}},
+        "list_agent_inputs",
+    ),
     "tiling": ({"tiling": {"spacing_um": 1.0, "min_tissue": 0.2}}, "tile_slide"),
     "everything else": (
         {"bootstrap_resamples": 200, "mil": {"max_epochs": 6}, "study": "other", "offline": False,
@@ -295,6 +304,23 @@ def test_a_changed_configuration_repeats_its_own_stage_and_no_agent_run(
     jobs = plan(checkout, shared_copy, config="other.yaml")
     assert stage in jobs
     assert "run_agent" not in jobs
+
+
+def test_another_split_is_refused_by_checks_and_scores_instead_of_graded(
+    checkout: Path, mini_copy: Path
+) -> None:
+    write_study(mini_copy, changed(seed=8, trajectories={"groups": ["scripted_complete"]}), "other.yaml")
+    lost = trajectory(mini_copy, "scripted_complete")
+    targets = [str((lost / name).relative_to(mini_copy)) for name in ("checks.jsonl", "r6.json")]
+    done = snakemake(checkout, mini_copy, *targets, config="other.yaml")
+    assert done.returncode == 1
+    assert re.search(r"digests.split: scripted_complete/demo_pleomorphism/1 ran on split \w+, the label table",
+                     done.stdout)  # fmt: skip
+    assert "run_agent" not in planned(done.stdout)
+    # What stood there was graded by the old split and is gone, not kept as if it were current.
+    assert not (lost / "checks.jsonl").exists()
+    log = mini_copy / "results/logs/check_trajectory/scripted_complete" / TASK / "1.log"
+    assert log.read_text().count("\n") == 1
 
 
 def test_one_more_replicate_runs_that_one_alone(checkout: Path, shared_copy: Path) -> None:

@@ -1,6 +1,6 @@
-# Agent runs. A finished run costs money and cannot be repeated: every input is ancient, there are no params
-# and no retries, the record is protected, and the profiles leave `code` and `software-env` out of the triggers. Rerun =
-# delete its run/ folder.
+# Agent runs. A finished run costs money and cannot be repeated: its inputs are ancient and have names that no
+# configuration changes, there are no params and no retries, the record is protected, and the profiles leave `code`
+# and `software-env` out of the triggers. Rerun = delete its run/ folder.
 
 
 rule write_study:
@@ -20,17 +20,30 @@ rule write_study:
         "../scripts/write_study.py"
 
 
+rule list_agent_inputs:
+    input:
+        task=task_file,
+        labels="results/reference/{task}/labels.csv",
+        slides=lambda wildcards: f"results/cohorts/{cohort_of(wildcards)}/slides.csv",
+        features=lambda wildcards: f"results/features/{cohort_of(wildcards)}/{STUDY.agent_encoder}/index.csv",
+    output:
+        "results/reference/{task}/agent_inputs.json",
+    log:
+        "results/logs/list_agent_inputs/{task}.log",
+    localrule: True
+    conda:
+        "../envs/acpbench.yaml"
+    params:
+        binding=lambda wildcards: canonical(STUDY.tasks[wildcards.task].model_dump()),
+        encoder=STUDY.agent_encoder,
+    script:
+        "../scripts/list_agent_inputs.py"
+
+
 rule run_agent:
     input:
         study=ancient("results/study.json"),
-        task=lambda wildcards: ancient(task_file(wildcards)),
-        labels=ancient("results/reference/{task}/labels.csv"),
-        slides=lambda wildcards: ancient(
-            f"results/cohorts/{cohort_of(wildcards)}/slides.csv"
-        ),
-        features=lambda wildcards: ancient(
-            f"results/features/{cohort_of(wildcards)}/{STUDY.agent_encoder}/index.csv"
-        ),
+        inputs=ancient("results/reference/{task}/agent_inputs.json"),
     output:
         record=protected("results/trajectories/{group}/{task}/{replicate}/run/run.json"),
         stream=protected(
@@ -54,6 +67,5 @@ rule run_agent:
         mem_mb=4000,
         runtime=60,
     shell:
-        "acp-bench run --study {input.study:q} --group {wildcards.group:q} --task {wildcards.task:q}"
-        " --replicate {wildcards.replicate:q} --task-file {input.task:q} --labels {input.labels:q}"
-        " --slides {input.slides:q} --output $(dirname {output.record:q}) > {log:q} 2>&1"
+        "acp-bench run --study {input.study:q} --inputs {input.inputs:q} --group {wildcards.group:q}"
+        " --replicate {wildcards.replicate:q} --output $(dirname {output.record:q}) > {log:q} 2>&1"

@@ -1,8 +1,9 @@
 """Collect one trajectory: workspace, child process, raw stream, witness log, record.
 
 Every attempt lives in ``attempts/<n>/`` and stays there. A finished attempt is published as ``run/`` by hard
-links, ``run.json`` last; readers trust ``run.json``. A second collector waits for the first (file lock) and
-takes its finished record instead of paying for the same run twice.
+links, ``run.json`` last; readers trust ``run.json``. A second collector waits for the first (file lock).
+A finished record is never paid for twice: it is taken as it is, or shown again when the workflow has cleared
+the files of an attempt that it had not yet accepted. Snakemake accepts by write-protecting (``protected()``).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -23,19 +25,29 @@ from pathlib import Path
 from typing import Any
 
 from acpbench import __version__
-from acpbench.core.config import parse_study
+from acpbench.core.config import TaskBinding, parse_study
 from acpbench.core.errors import InputError
-from acpbench.core.files import read_json, sha256_file, walk_files, write_json
+from acpbench.core.files import read_csv, read_json, sha256_file, walk_files, write_json
 from acpbench.core.ids import check_id, trajectory_id
 from acpbench.harness.context import CONTEXT_VARIABLE, EvaluatorSide, RunContext, TilerSettings
 from acpbench.harness.registry import registry_digest
 from acpbench.harness.workspace import build_workspace, contents_digest, skills_digest
 from acpbench.tasks.catalogue import load_task
 from acpbench.trajectory.atif import AtifBuilder
-from acpbench.trajectory.record import Digests, Harness, RunRecord, iso_time, write_manifest
+from acpbench.trajectory.record import (
+    Digests,
+    Harness,
+    RunRecord,
+    iso_time,
+    load_run,
+    split_id,
+    write_manifest,
+)
 
 ALLOWED_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
 TERMINATE_GRACE_S = 10.0
+DECLARED = ("run.json", "stream.jsonl", "tools.jsonl", "trajectory.json", "manifest.csv")
+"""Files of ``run/`` that the workflow declares as outputs, and write-protects itself."""
 UNSANDBOXED = "unsandboxed"
 
 
@@ -50,46 +62,81 @@ class RunSettings(EvaluatorSide):
     wall_limit_s: float = 1800.0
 
 
+def agent_inputs(
+    task_id: str, binding: TaskBinding, encoder: str, labels: Path, slides_csv: Path, features_index: Path
+) -> dict[str, Any]:
+    """``agent_inputs.json``: what agents on a task are given, with hashes, under a name that never changes.
+
+    The rule of an agent run depends on this file alone, so that a study's other cohort, encoder or task file
+    makes a new one of these but repeats no finished run.
+
+    Args:
+        binding: the study's entry of the task.
+        encoder: the encoder whose features agents get.
+        labels: the evaluator's label table of the task.
+        slides_csv: the validated cohort table.
+        features_index: list of the agents' feature files.
+    """
+    return {
+        "schema": "acp-agent-inputs/0.1",
+        "task_id": task_id,
+        "cohort": binding.cohort,
+        "encoder": encoder,
+        "task_file": str(binding.definition),
+        "labels": str(labels),
+        "slides": str(slides_csv),
+        "sha256": {
+            "task_file": sha256_file(_checkout_path(str(binding.definition))),
+            "labels": sha256_file(labels),
+            "slides": sha256_file(slides_csv),
+            "features_index": sha256_file(features_index),
+        },
+    }
+
+
 def settings_from_study(
-    study_file: Path,
-    group: str,
-    task_id: str,
-    replicate: str,
-    task_file: Path,
-    labels: Path,
-    slides_csv: Path,
-    results: Path,
+    study_file: Path, inputs_file: Path, group: str, replicate: str, results: Path
 ) -> RunSettings:
     """Settings of one run from the resolved study and the fixed layout of ``results/``.
 
     Raises:
-        InputError: the group or the task is not part of the study.
+        InputError: the group or the task is not part of the study, or a file is not the one that was listed.
     """
     document = read_json(study_file)
     study = parse_study(document["config"], study_file)
     groups = {entry["id"]: entry for entry in document["groups"]}
     if group not in groups:
         raise InputError(f"{group!r} is not a group of the study", file=study_file, field="groups")
+    inputs = read_json(inputs_file)
+    task_id = inputs["task_id"]
     if task_id not in study.agent_tasks:
         raise InputError(f"{task_id!r} is not a task of the study", file=study_file, field="tasks")
     binding = study.tasks[task_id]
-    cohort = study.cohorts[binding.cohort]
-    generated = results / "generated" / binding.cohort
+    cohort = study.cohorts[inputs["cohort"]]
+    generated = results / "generated" / inputs["cohort"]
     skills = study.trajectories.skills
+    files = {
+        "task_file": _checkout_path(inputs["task_file"]),
+        "labels": Path(inputs["labels"]),
+        "slides": Path(inputs["slides"]),
+    }
+    for name, path in files.items():
+        if sha256_file(path) != inputs["sha256"][name]:
+            raise InputError(f"has changed since {inputs_file.name} was written", file=path, field=name)
     return RunSettings(
         group=group,
-        task_file=task_file,
+        task_file=files["task_file"],
         replicate=replicate,
         policy=groups[group]["policy"],
-        labels=labels,
-        slides_csv=slides_csv,
-        exclusions_csv=slides_csv.with_name("exclusions.csv"),
+        labels=files["labels"],
+        slides_csv=files["slides"],
+        exclusions_csv=files["slides"].with_name("exclusions.csv"),
         slides_base=generated if cohort.generator else _checkout_path(cohort.manifest).parent,
-        slides_dir=results / "slides" / binding.cohort,
-        features_dir=results / "features" / binding.cohort,
-        store_dir=results / "store" / binding.cohort,
+        slides_dir=results / "slides" / inputs["cohort"],
+        features_dir=results / "features" / inputs["cohort"],
+        store_dir=results / "store" / inputs["cohort"],
         encoders_config=_checkout_path(study.encoders_config),
-        encoder=study.agent_encoder,
+        encoder=inputs["encoder"],
         skills=None if skills is None else _checkout_path(skills),
         tiler=TilerSettings(**study.tiling.model_dump(exclude={"min_tiles"})),
         label_column="time, event" if binding.time_column else "label",
@@ -116,12 +163,12 @@ def _collecting(trajectory_dir: Path) -> Iterator[None]:
         yield
 
 
-def _next_attempt(trajectory_dir: Path) -> int:
+def _last_attempt(trajectory_dir: Path) -> int:
     attempts = trajectory_dir / "attempts"
     numbers = (
         [int(path.name) for path in attempts.iterdir() if path.name.isdigit()] if attempts.is_dir() else []
     )
-    return max(numbers, default=0) + 1
+    return max(numbers, default=0)
 
 
 def _context(settings: RunSettings, attempt: Path, identity: str) -> RunContext:
@@ -130,7 +177,7 @@ def _context(settings: RunSettings, attempt: Path, identity: str) -> RunContext:
         workspace=(attempt / "workspace").resolve(),
         tool_log=(attempt / "tools.jsonl").resolve(),
         receipts=(attempt / "receipts.jsonl").resolve(),
-        split_id=f"sha256:{sha256_file(attempt / 'workspace' / 'data' / 'splits.csv')[:16]}",
+        split_id=split_id(read_csv(settings.labels)),
         **settings.shared(),
     )
 
@@ -260,22 +307,37 @@ def _status(returncode: int, timed_out: bool, rows: list[dict[str, Any]]) -> tup
     return "completed", "the agent reported its end and exited 0"
 
 
-def _publish(attempt: Path, run_dir: Path) -> None:
-    """Show a finished attempt as ``run/``: hard links of every file, ``run.json`` last."""
-    if run_dir.exists():
-        shutil.rmtree(run_dir)
-    files = sorted(walk_files(attempt), key=lambda item: item[0] == "run.json")
-    for relative, path in files:
-        path.chmod(0o444)
+def _show(attempt: Path, run_dir: Path) -> None:
+    """Link the files of an attempt into ``run/`` that are not there yet, ``run.json`` last.
+
+    The declared files stay writable until the workflow has accepted them: Snakemake refuses to start over a
+    read-only output that a killed workflow left behind, unless the user is root.
+    """
+    for relative, path in sorted(walk_files(attempt), key=lambda item: item[0] == "run.json"):
         target = run_dir / relative
+        if target.exists():
+            continue
+        path.chmod(0o644 if relative in DECLARED else 0o444)
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(path, target)
+
+
+def _unaccepted(attempt: Path, run_dir: Path) -> bool:
+    """Whether ``run/`` is what is left of this finished attempt, which no workflow has accepted yet."""
+    record, witness = attempt / "run.json", run_dir / "stderr.log"
+    return (
+        record.is_file()
+        and bool(record.stat().st_mode & stat.S_IWUSR)
+        and witness.is_file()
+        and witness.samefile(attempt / "stderr.log")
+    )
 
 
 def collect_run(settings: RunSettings, run_dir: Path) -> RunRecord:
     """Run one group on one task and leave the record in ``run_dir``.
 
-    A run that dies is a complete record with its ``run_status``; only the collector's own failure raises.
+    A run that dies is a complete record with its ``run_status``; only the collector's own failure raises. A
+    record that is there already is returned: delete ``run_dir`` to run again.
 
     Raises:
         InputError: an id, the task file or a table does not fit.
@@ -284,13 +346,15 @@ def collect_run(settings: RunSettings, run_dir: Path) -> RunRecord:
     identity = trajectory_id(settings.group, task.task_id, settings.replicate)
     check_id(settings.policy, "policy")
     trajectory_dir = run_dir.parent
-    waited_from = time.time()
     with _collecting(trajectory_dir):
-        finished = run_dir / "run.json"
-        if finished.is_file() and finished.stat().st_mtime > waited_from:
-            return RunRecord.model_validate_json(finished.read_bytes())
-        number = _next_attempt(trajectory_dir)
+        number = _last_attempt(trajectory_dir)
         attempt = trajectory_dir / "attempts" / str(number)
+        if _unaccepted(attempt, run_dir):
+            _show(attempt, run_dir)
+        if (run_dir / "run.json").is_file():
+            return load_run(run_dir)
+        number += 1
+        attempt = attempt.with_name(str(number))
         attempt.mkdir(parents=True)
         build_workspace(
             attempt / "workspace",
@@ -348,10 +412,15 @@ def collect_run(settings: RunSettings, run_dir: Path) -> RunRecord:
                 skills=skills_digest(settings.skills),
                 tools=registry_digest(),
                 workspace_initial=initial,
+                split=split_id(read_csv(settings.labels)),
             ),
             package_version=__version__,
             seed=settings.seed,
         )
+        if run_dir.exists():
+            shutil.rmtree(run_dir)
+        _show(attempt, run_dir)
+        # Written when the rest is shown: an attempt with a run.json has left its mark in run/.
         write_json(attempt / "run.json", record.model_dump(mode="json", by_alias=True))
-        _publish(attempt, run_dir)
+        _show(attempt, run_dir)
     return record

@@ -19,7 +19,7 @@ from acpbench.rubric import formats
 from acpbench.rubric.formats import Loaded
 from acpbench.tasks.models import Task
 from acpbench.trajectory.events import Event, load_events
-from acpbench.trajectory.record import ManifestRow, load_manifest, load_run
+from acpbench.trajectory.record import ManifestRow, load_manifest, load_run, require_same_split
 
 WINDOW_TOLERANCE_S = 2.0
 RUN_PREFIX = "run:"
@@ -113,14 +113,17 @@ class Evidence:
         labels: rows of the evaluator's ``labels.csv``.
 
     Raises:
-        InputError: ``run.json`` or ``manifest.csv`` is missing or broken: that is no record.
+        InputError: ``run.json`` or ``manifest.csv`` is missing or broken: that is no record; or the run was
+            made on another split than that of ``labels``.
     """
 
     def __init__(self, run_dir: str | Path, task: Task, labels: Iterable[Mapping[str, str]]) -> None:
+        labels = list(labels)
         self.run_dir = Path(run_dir)
         self.workspace = self.run_dir / "workspace"
         self.task = task
         self.run = load_run(self.run_dir)
+        require_same_split(self.run_dir, self.run, labels)
         self.window_s = self.run.window_s
         self.manifest: dict[str, ManifestRow] = load_manifest(self.run_dir)
         self.reference = _by_patient(labels)

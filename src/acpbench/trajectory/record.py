@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -35,13 +36,14 @@ class Harness(BaseModel):
 
 
 class Digests(BaseModel):
-    """SHA-256 of what the run was given."""
+    """SHA-256 of what the run was given. ``split`` is null where nobody recorded it (imported runs)."""
 
     model_config = ConfigDict(extra="forbid")
     task: str
     skills: str
     tools: str
     workspace_initial: str
+    split: str | None = None
 
 
 class RunRecord(BaseModel):
@@ -80,6 +82,31 @@ class RunRecord(BaseModel):
     def window_s(self) -> tuple[float, float]:
         """Start and end of the run in Unix seconds."""
         return parse_time(self.t_start), parse_time(self.t_end)
+
+
+def split_id(label_rows: Iterable[Mapping[str, str]]) -> str:
+    """Hash of which patient is in which split, whatever the order of the rows and their other columns."""
+    return sha256_json(sorted({(row["patient_id"], row.get("split", "")) for row in label_rows}))
+
+
+def require_same_split(
+    run_dir: str | os.PathLike[str], record: RunRecord, label_rows: Sequence[Mapping[str, str]]
+) -> None:
+    """Refuse to grade a run by a label table whose patients are split otherwise than the run's were.
+
+    Raises:
+        InputError: the splits differ. A record without a recorded split, or no label table, is let through.
+    """
+    if record.digests.split is None or not label_rows:
+        return
+    given = split_id(label_rows)
+    if given != record.digests.split:
+        raise InputError(
+            f"{record.trajectory_id} ran on split {record.digests.split[:12]}, the label table holds split "
+            f"{given[:12]}; restore the study's seed, folds and cohort, or delete run/ to run again",
+            file=Path(run_dir) / "run.json",
+            field="digests.split",
+        )
 
 
 class ManifestRow(NamedTuple):
