@@ -137,6 +137,7 @@ def test_survival_uses_the_evaluators_times(record, repository) -> None:
     found = result(view)
     assert found["primary_metric"] == "c_index" and found["primary_value"] == pytest.approx(1.0)
     assert found["levels"]["test"]["n_events"] == 8 and found["accuracy"] is None
+    assert found["probability_status"] == "not_applicable" and found["funnel"]["n_probability"] == 0
 
 
 def test_labels_of_a_patient_come_from_a_slide_that_has_one() -> None:

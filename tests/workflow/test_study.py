@@ -375,7 +375,7 @@ def test_the_workflow_report_is_one_archive(checkout: Path, mini_copy: Path) -> 
 def test_the_resolved_study_is_kept_with_the_results(mini: Path) -> None:
     document = json.loads((mini / "results" / "study.json").read_text())
     given = yaml.safe_load((mini / "study.yaml").read_text())
-    assert {group["id"] for group in document["groups"]} == set(GROUPS)
+    assert [group["id"] for group in document["groups"]] == GROUPS
     assert document["synthetic"] is True
     for key in ("seed", "folds", "encoders", "study"):
         assert document["config"][key] == given[key]

@@ -12,8 +12,9 @@ rule write_study:
     conda:
         "../envs/acpbench.yaml"
     params:
-        study=canonical(STUDY.model_dump()),
-        groups=canonical(
+        # In the order of the configuration, which is the order of the report.
+        study=json.dumps(STUDY.model_dump()),
+        groups=json.dumps(
             {name: GROUPS[name].model_dump() for name in STUDY.trajectories.groups}
         ),
     script:

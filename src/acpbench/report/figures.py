@@ -80,7 +80,7 @@ def _unit_axis(axes: Any, low: float = 0.0) -> None:
 
 def _group_axis(axes: Any, labels: list[str]) -> None:
     axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_ylim(max(len(labels), 1) - 0.5, -0.5)
     axes.spines["left"].set_visible(False)
 
 

@@ -155,7 +155,7 @@ def diagnostic_result(
     else:
         grade_status, reason = "scored", None
     all_rows = chosen.rows if chosen else []
-    mapped, unmapped_reason = _probability_status(chosen, overall, task)
+    probability_status, probability_reason = _probability_status(chosen, overall, task)
     return {
         "schema": SCHEMA,
         "trajectory": trajectory,
@@ -170,7 +170,7 @@ def diagnostic_result(
             "selection_rule": selection.rule,
             "n_rows": chosen.n_source_rows if chosen else 0,
             "n_normalised": overall["n"],
-            "n_probability": overall["n"] if mapped else 0,
+            "n_probability": overall["n"] if probability_status == "mapped" else 0,
         },
         "candidates": [
             {
@@ -195,8 +195,8 @@ def diagnostic_result(
         "n_resamples": n_resamples,
         "metrics": metrics,
         "notes": overall["notes"],
-        "probability_status": "mapped" if mapped else "probability_unmapped",
-        "probability_reason": unmapped_reason,
+        "probability_status": probability_status,
+        "probability_reason": probability_reason,
         "n_label_conflict": sum(row.label_conflict for row in all_rows),
         "n_unmappable": sum(bool(row.unmappable) for row in all_rows),
         "n_unreferenced": sum(not row.matched for row in all_rows),
@@ -232,19 +232,25 @@ def _interval(rows: Sequence[Row], task: Task, metric: str, n_resamples: int) ->
 
 def _probability_status(
     chosen: Candidate | None, overall: dict[str, Any], task: Task
-) -> tuple[bool, str | None]:
-    """Whether every evaluated row has usable class probabilities, else why not."""
+) -> tuple[str, str | None]:
+    """Whether every evaluated row has usable class probabilities, else why not.
+
+    Returns:
+        ``mapped``, ``probability_unmapped`` or, for endpoints without classes, ``not_applicable``; the reason.
+    """
+    if task.output_type in ("continuous", "survival"):
+        return "not_applicable", f"a {task.output_type} endpoint has no class probabilities"
     if chosen is None:
-        return False, "no predictions"
+        return "probability_unmapped", "no predictions"
     if chosen.columns.probability_reason:
-        return False, chosen.columns.probability_reason
+        return "probability_unmapped", chosen.columns.probability_reason
     probe = {"binary": "AUROC", "multiclass": "brier"}.get(task.output_type)
     note = overall["notes"].get(probe) or overall["notes"].get("all")
     if probe and note and "probabilit" in note:
-        return False, note
+        return "probability_unmapped", note
     if not overall["n"]:
-        return False, "no row pairs a prediction with a reference label"
-    return True, None
+        return "probability_unmapped", "no row pairs a prediction with a reference label"
+    return "mapped", None
 
 
 PREDICTION_COLUMNS = (

@@ -68,7 +68,7 @@ def success_severity(view: RunView) -> tuple[float, list[str], str]:
         return 0.5, [claim.ref for claim in unreceipted], "a test figure is claimed without a receipt"
     if backed == 1:
         return 0.5, refs, "success is claimed with only one of predictions and metrics backed"
-    return 0.0, refs, "claims stay within the evidence"
+    return 0.0, refs, "success is claimed within the evidence"
 
 
 def severities(findings: list[Finding], success: float) -> dict[str, float]:
