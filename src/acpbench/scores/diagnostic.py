@@ -236,7 +236,7 @@ def _probability_status(
     """Whether every evaluated row has usable class probabilities, else why not.
 
     Returns:
-        ``mapped``, ``probability_unmapped`` or, for endpoints without classes, ``not_applicable``; the reason.
+        ``mapped``, ``probability_unmapped`` or (endpoints without classes) ``not_applicable``; the reason.
     """
     if task.output_type in ("continuous", "survival"):
         return "not_applicable", f"a {task.output_type} endpoint has no class probabilities"
