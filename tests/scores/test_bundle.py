@@ -67,7 +67,7 @@ def test_two_scorings_of_two_recordings_give_the_same_bytes(record, score, tmp_p
         assert first == (tmp_path / "b" / name).read_bytes() == (tmp_path / "c" / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("status", ["timeout", "agent_error", "killed", "infra_error"])
+@pytest.mark.parametrize("status", ["timeout", "agent_error", "killed", "refused"])
 def test_a_run_that_died_is_scored_with_nulls(status, record, score, tmp_path) -> None:
     record.files.clear()
     record.tables.clear()
@@ -146,3 +146,43 @@ def test_command_line(record, tmp_path, repository) -> None:
         "g1/demo_pleomorphism/1 (completed): item_weighted 1.000, AUROC 0.875, CWAS-3 1.000, R6 1.000\n"
     )
     assert read_json(tmp_path / "out" / "diagnostic.json")["primary_interval"] is None
+
+
+VERDICTS = {
+    "workflow_score.json": ("item_weighted", "stage_mean"),
+    "diagnostic.json": ("accuracy", "primary_value", "primary_interval"),
+    "cwas3.json": ("score",),
+    "r6.json": ("score",),
+    "reflection.json": ("evidence_score", "evidence_class", "direction"),
+}
+
+
+def leaves(value: object) -> list[object]:
+    return (
+        [leaf for entry in value.values() for leaf in leaves(entry)] if isinstance(value, dict) else [value]
+    )
+
+
+def test_a_run_that_the_infrastructure_broke_is_counted_and_not_graded(record, score, tmp_path) -> None:
+    record.write()
+    whole = score(record, tmp_path / "completed")
+    run_file = record.run_dir / "run.json"
+    run_file.write_text(json.dumps(read_json(run_file) | {"run_status": "infra_error"}))
+    withheld = score(record, tmp_path / "broken")
+    for name, fields in VERDICTS.items():
+        assert withheld[name].keys() == whole[name].keys() | {"reason"}, name
+        assert withheld[name]["grade_status"] == withheld[name]["run_status"] == "infra_error", name
+        assert "infrastructure" in withheld[name]["reason"], name
+        for field in fields:
+            assert withheld[name][field] is None, (name, field)
+    assert whole["workflow_score.json"]["item_weighted"] is not None
+    assert set(leaves(withheld["workflow_score.json"]["passes"])) == {None}
+    assert set(leaves(withheld["cwas3.json"]["components"])) == {None}
+    # What was left behind stays readable: facts are kept, verdicts are not.
+    assert withheld["diagnostic.json"]["funnel"] == whole["diagnostic.json"]["funnel"]
+
+
+def test_a_run_that_the_agent_broke_is_graded(record, score, tmp_path) -> None:
+    record.run_status = "killed"
+    record.write()
+    assert score(record, tmp_path / "out")["cwas3.json"]["score"] is not None

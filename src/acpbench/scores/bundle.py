@@ -21,6 +21,7 @@ from acpbench.scores.r6 import WEIGHTS as R6_WEIGHTS
 from acpbench.scores.r6 import r6_result
 from acpbench.scores.reflection import reflection_score
 from acpbench.scores.view import RunView
+from acpbench.scores.withheld import withhold
 from acpbench.scores.workflow import workflow_score
 from acpbench.tasks.catalogue import load_task
 from acpbench.trajectory.record import workspace_digest
@@ -100,6 +101,7 @@ def score_trajectory(
         "cwas3.json": {name: float(weight) for name, weight in CWAS3_WEIGHTS.items()},
         "r6.json": {name: float(weight) for name, weight in R6_WEIGHTS.items()},
     }
+    documents = {name: withhold(name, document, view.run_status) for name, document in documents.items()}
     for name, document in documents.items():
         document["provenance"] = provenance(digests=digests, config=configs.get(name), seed=0)
     output = Path(output_dir)
