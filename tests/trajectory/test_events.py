@@ -89,3 +89,99 @@ def test_manifest_round_trip_and_digest_without_times(tmp_path: Path) -> None:
 def test_a_record_without_run_json_is_not_complete(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"run\.json: file does not exist"):
         record.load_run(tmp_path)
+
+
+# -- names of real harnesses --
+
+
+def named(*calls: dict) -> list[tuple[str, str]]:
+    from acpbench.trajectory.events import _named
+
+    return [found for call in calls for found in _named(call["f"], call.get("server"), call.get("a", {}))]
+
+
+@pytest.mark.parametrize(
+    ("function", "server", "arguments", "expected"),
+    [
+        ("Read", None, {"file_path": "/w/TASK.md"}, ("read", "/w/TASK.md")),
+        ("read", None, {"filePath": "TASK.md"}, ("read", "TASK.md")),
+        ("Write", None, {"file_path": "a"}, ("write", "a")),
+        ("Edit", None, {"file_path": "a"}, ("write", "a")),
+        ("MultiEdit", None, {"file_path": "a"}, ("write", "a")),
+        ("NotebookEdit", None, {"notebook_path": "a"}, ("write", "a")),
+        ("edit", None, {"filePath": "a"}, ("write", "a")),
+        ("file_change", None, {"path": "a", "change": "add"}, ("write", "a")),
+        ("Grep", None, {"pattern": "x", "path": "TASK.md"}, ("read", "TASK.md")),
+        ("Grep", None, {"pattern": "x"}, ("tool", "Grep")),
+        ("Glob", None, {"pattern": "*"}, ("tool", "Glob")),
+        ("Skill", None, {"skill": "planning"}, ("tool", "Skill")),
+        ("TodoWrite", None, {"todos": []}, ("think", "TodoWrite")),
+        ("Bash", None, {"command": "cat TASK.md"}, ("command", "cat TASK.md")),
+        ("bash", None, {"command": "tee a <<EOF"}, ("command", "tee a <<EOF")),
+        ("command_execution", None, {"command": "/bin/bash -lc 'cat a; ls'"}, ("command", "cat a; ls")),
+        (
+            "command_execution",
+            None,
+            {"command": '/bin/bash -lc "echo \\"x\\" > a"'},
+            ("command", 'echo "x" > a'),
+        ),
+        ("shell", None, {"command": ["bash", "-lc", "ls -l"]}, ("command", "ls -l")),
+        ("shell", None, {"command": ["ls", "-l"]}, ("command", "ls -l")),
+        ("exec_command", None, {"cmd": "ls"}, ("command", "ls")),
+        ("mcp__acp__train_mil", None, {}, ("tool", "train_mil")),
+        ("acp_train_mil", None, {}, ("tool", "train_mil")),
+        ("train_mil", "acp", {}, ("tool", "train_mil")),
+        ("train_mil", None, {}, ("tool", "train_mil")),
+        ("mcp__evil__train_mil", None, {}, ("tool", "evil/train_mil")),
+        ("train_mil", "evil", {}, ("tool", "evil/train_mil")),
+        ("read", "fs", {"path": "TASK.md"}, ("tool", "fs/read")),
+    ],
+)
+def test_a_call_has_one_kind_and_name(function: str, server: str, arguments: dict, expected: tuple) -> None:
+    assert named({"f": function, "server": server, "a": arguments}) == [expected]
+
+
+def test_a_patch_writes_each_file_it_names() -> None:
+    patch = "*** Begin Patch\n*** Add File: a.py\n+x\n*** Update File: b/c.md\n@@\n*** End Patch"
+    assert named({"f": "apply_patch", "a": {"input": patch}}) == [("write", "a.py"), ("write", "b/c.md")]
+
+
+def test_a_registry_call_on_the_stream_keeps_its_step_round_and_end(tmp_path: Path) -> None:
+    call = {
+        "tool_call_id": "a",
+        "function_name": "mcp__acp__train_mil",
+        "arguments": {"seed": 1, "step_id": "s4", "round_id": 2},
+        "extra": {"exit_status": "error", "t": "2026-01-01T00:00:05Z", "t_end": "2026-01-01T00:00:09Z"},
+    }
+    step = {
+        "step_id": 1,
+        "source": "agent",
+        "message": "I train",
+        "reasoning_content": "hm",
+        "tool_calls": [call],
+        "timestamp": "2026-01-01T00:00:01Z",
+    }
+    (tmp_path / "trajectory.json").write_text(json.dumps({"steps": [step]}))
+    thought, said, asked = events.load_events(tmp_path)
+    assert (thought.kind, thought.args) == ("think", {"text": "hm"})
+    assert (said.kind, said.args) == ("message", {"text": "I train"})
+    assert (asked.name, asked.step_id, asked.round_id, asked.exit_status) == ("train_mil", "s4", 2, "error")
+    assert asked.t is not None and asked.t_end is not None
+    assert (asked.t - (said.t or 0), asked.t_end - asked.t) == (4.0, 4.0)
+
+
+def test_steps_that_carry_notices_are_no_messages(tmp_path: Path) -> None:
+    notice = {"kind": "notice", "level": "error", "text": "429"}
+    step = {"step_id": 1, "source": "system", "message": "429", "extra": {"acpbench": {"event": notice}}}
+    (tmp_path / "trajectory.json").write_text(json.dumps({"steps": [step]}))
+    assert events.load_events(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [("hit", "hit"), ("miss", "miss"), (None, None), ("evil", None)]
+)
+def test_a_call_says_whether_the_store_was_hit(
+    tmp_path: Path, said: str | None, expected: str | None
+) -> None:
+    write_lines(tmp_path / "tools.jsonl", START, {**END, "cache": said})
+    assert events.load_events(tmp_path)[0].cache == expected

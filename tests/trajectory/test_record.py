@@ -47,3 +47,25 @@ def test_a_record_without_a_recorded_split_is_let_through(rows: list[dict[str, s
 
 def test_no_label_table_compares_nothing() -> None:
     require_same_split("run", record(split_id(ROWS)), [])
+
+
+SOURCE = {"file_name": "x.jsonl", "source_format": "codex_exec", "sha256": "0" * 64, "size_bytes": 1,
+          "importer_version": "0", "lines": 1, "kept": 1, "malformed": 0}  # fmt: skip
+NOTHING = {"task": None, "skills": None, "tools": None, "workspace_initial": None}
+UNKNOWN = {"t_start": None, "t_end": None, "wall_s": None, "seed": None, "label_access": "unknown"}
+
+
+def test_an_imported_record_may_not_know_and_then_has_an_empty_window() -> None:
+    known = record(None).model_dump(by_alias=True)
+    imported = RunRecord.model_validate(known | UNKNOWN | {"digests": NOTHING, "imported": SOURCE})
+    start, end = imported.window_s
+    assert not start <= 0.0 <= end
+    require_same_split("run", imported, ROWS)
+
+
+@pytest.mark.parametrize("field", [*UNKNOWN, "digests"])
+def test_a_collected_record_must_know(field: str) -> None:
+    known = record(None).model_dump(by_alias=True)
+    value = NOTHING if field == "digests" else UNKNOWN[field]
+    with pytest.raises(ValueError, match="may be unknown in an imported record only"):
+        RunRecord.model_validate(known | {field: value})

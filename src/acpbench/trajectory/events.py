@@ -3,12 +3,17 @@
 The registry's log (``tools.jsonl``) is written outside the agent's reach. The normalised stream
 (``trajectory.json``) adds reads, writes, commands and messages. The agent's own logs are claims and
 are not read here.
+
+Harnesses name the same things differently: Claude Code ``Read``, OpenCode ``read``, Codex ``exec_command``, a
+registry tool as ``mcp__acp__X`` or ``acp_X``. Here each has one kind and one name; a tool of another server
+keeps that server's name before it, so that nobody else's ``train_mil`` passes for the registry's.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,9 +22,30 @@ from acpbench.trajectory.record import parse_time
 EventKind = Literal["tool", "read", "write", "command", "message", "think"]
 MAX_LOG_BYTES = 256 * 1024 * 1024
 
-READ_FUNCTIONS = {"read_file", "Read", "read", "open_file"}
-WRITE_FUNCTIONS = {"write_file", "Write", "Edit", "write", "edit", "apply_patch"}
-COMMAND_FUNCTIONS = {"run_command", "Bash", "bash", "shell", "command_execution"}
+REGISTRY_SERVER = "acp"
+READ_FUNCTIONS = {
+    "read_file",
+    "Read",
+    "read",
+    "open_file",
+    "NotebookRead",
+    "view",
+    "view_image",
+    "Grep",
+    "grep",
+}
+WRITE_FUNCTIONS = {"write_file", "Write", "Edit", "MultiEdit", "NotebookEdit", "write", "edit", "multiedit",
+                   "apply_patch", "patch", "file_change"}  # fmt: skip
+COMMAND_FUNCTIONS = {"run_command", "Bash", "bash", "shell", "local_shell", "exec_command",
+                     "command_execution", "execute_bash"}  # fmt: skip
+THINK_FUNCTIONS = {"TodoWrite", "todowrite", "update_plan"}
+
+_PREFIXED = re.compile(r"mcp__(.+?)__(.+)", re.DOTALL)
+_REGISTRY_PREFIX = re.compile(rf"{REGISTRY_SERVER}[_./](.+)", re.DOTALL)
+_SHELL = re.compile(r"(?:/\S*/)?(?:ba|da|z|k)?sh\s+-[lic]*c\s+(.+)", re.DOTALL)
+_SHELL_WORD = re.compile(r"(?:/\S*/)?(?:ba|da|z|k)?sh")
+_PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)
+_PATH_KEYS = ("path", "file_path", "filePath", "notebook_path")
 
 
 class Event(NamedTuple):
@@ -39,6 +65,7 @@ class Event(NamedTuple):
     result: dict[str, Any]
     ref: str
     source: Literal["registry", "stream"]
+    cache: Literal["hit", "miss"] | None = None
 
 
 def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
@@ -101,33 +128,111 @@ def tool_calls(run_dir: str | os.PathLike[str]) -> list[Event]:
                 result=_dict(end.get("result")),
                 ref=f"run:tools.jsonl#L{number}",
                 source="registry",
+                cache=end.get("cache") if end.get("cache") in ("hit", "miss") else None,
             )
         )
     return calls
 
 
-def _stream_event(step: dict[str, Any], call: dict[str, Any], index: int) -> Event:
-    function = str(call.get("function_name"))
+def canonical_tool(name: str, server: str | None = None) -> tuple[str, str | None]:
+    """Tool id and server of a function as a harness names it; the registry's tools have their bare id.
+
+    Returns:
+        ``("train_mil", "acp")`` for ``mcp__acp__train_mil``, ``acp_train_mil`` or ``train_mil`` of server
+        ``acp``; ``("other/train_mil", "other")`` for another server's; ``(name, None)`` without a server.
+    """
+    if server is None:
+        prefixed, own = _PREFIXED.fullmatch(name), _REGISTRY_PREFIX.fullmatch(name)
+        if prefixed:
+            server, name = prefixed[1], prefixed[2]
+        elif own:
+            server, name = REGISTRY_SERVER, own[1]
+    if server is None or server == REGISTRY_SERVER:
+        return name, server
+    return f"{server}/{name}", server
+
+
+def command_text(args: dict[str, Any]) -> str:
+    """The shell line of a command's arguments, without the shell that runs it (``bash -lc '...'``)."""
+    command = args.get("command", args.get("cmd", args.get("keystrokes", "")))
+    if isinstance(command, list):
+        parts = [str(part) for part in command]
+        if len(parts) == 3 and _SHELL_WORD.fullmatch(parts[0]) and re.fullmatch(r"-[lic]*c", parts[1]):
+            return parts[2]
+        return " ".join(parts)
+    text = str(command)
+    wrapped = _SHELL.fullmatch(text.strip())
+    if not wrapped:
+        return text
+    inner = wrapped[1].strip()
+    if len(inner) > 1 and inner[0] == inner[-1] and inner[0] in "'\"":
+        quote, inner = inner[0], inner[1:-1]
+        # As a POSIX shell reads them: a backslash escapes these four in double quotes, nothing in single.
+        if quote == '"':
+            return re.sub(r'\\([\\"$`])', r"\1", inner)
+        return inner.replace("'\\''", "'")
+    return inner
+
+
+def _named(function: str, server: str | None, args: dict[str, Any]) -> list[tuple[EventKind, str]]:
+    """Kind and name of what a call does; several when one call writes several files."""
+    name, server = canonical_tool(function, server)
+    if server is not None:
+        return [("tool", name)]
+    path = next((str(args[key]) for key in _PATH_KEYS if isinstance(args.get(key), str) and args[key]), "")
+    if name in WRITE_FUNCTIONS:
+        patch = args.get("input", args.get("patchText", args.get("patch", "")))
+        patched = _PATCHED.findall(patch) if isinstance(patch, str) and not path else []
+        return [("write", found.strip()) for found in patched] or [("write", path)]
+    if name in READ_FUNCTIONS and (path or name.lower() != "grep"):
+        return [("read", path)]
+    if name in COMMAND_FUNCTIONS:
+        return [("command", command_text(args))]
+    return [("think" if name in THINK_FUNCTIONS else "tool", name)]
+
+
+def _stream_events(step: dict[str, Any], call: dict[str, Any], index: int) -> list[Event]:
     args = _dict(call.get("arguments"))
-    if function in READ_FUNCTIONS:
-        kind, name = "read", str(args.get("path") or args.get("file_path") or args.get("filePath") or "")
-    elif function in WRITE_FUNCTIONS:
-        kind, name = "write", str(args.get("path") or args.get("file_path") or args.get("filePath") or "")
-    elif function in COMMAND_FUNCTIONS:
-        command = args.get("command", "")
-        kind, name = "command", " ".join(map(str, command)) if isinstance(command, list) else str(command)
-    else:
-        kind, name = "tool", function
     extra = _dict(call.get("extra"))
+    server = extra.get("server") if isinstance(extra.get("server"), str) else None
+    named = _named(str(call.get("function_name")), server, args)
+    of_registry = canonical_tool(str(call.get("function_name")), server)[1] == REGISTRY_SERVER
+    step_id = args.get("step_id") if of_registry else None
+    round_id = _int(extra.get("round_id"))
+    if round_id is None and of_registry:
+        round_id = _int(args.get("round_id"))
+    t = _time(extra.get("t"))
+    return [
+        Event(
+            seq=index,
+            t=_time(step.get("timestamp")) if t is None else t,
+            kind=kind,
+            name=name,
+            args=args,
+            step_id=step_id if isinstance(step_id, str) else None,
+            round_id=round_id,
+            exit_status=extra.get("exit_status") if isinstance(extra.get("exit_status"), str) else None,
+            t_end=_time(extra.get("t_end")),
+            outputs=[],
+            error=None,
+            result={},
+            ref=f"run:trajectory.json#/steps/{index}",
+            source="stream",
+        )
+        for kind, name in named
+    ]
+
+
+def _said(step: dict[str, Any], kind: EventKind, name: str, text: str, index: int) -> Event:
     return Event(
         seq=index,
         t=_time(step.get("timestamp")),
-        kind=kind,  # type: ignore[arg-type]
+        kind=kind,
         name=name,
-        args=args,
+        args={"text": text},
         step_id=None,
-        round_id=_int(extra.get("round_id")),
-        exit_status=extra.get("exit_status") if isinstance(extra.get("exit_status"), str) else None,
+        round_id=None,
+        exit_status=None,
         t_end=None,
         outputs=[],
         error=None,
@@ -137,8 +242,16 @@ def _stream_event(step: dict[str, Any], call: dict[str, Any], index: int) -> Eve
     )
 
 
+def _carries_event(step: dict[str, Any]) -> bool:
+    """Whether a step stands for an event that the format has no place for (usage, notices, the end)."""
+    return bool(_dict(_dict(step.get("extra")).get("acpbench")).get("event"))
+
+
 def stream_events(run_dir: str | os.PathLike[str]) -> list[Event]:
-    """Messages, reads, writes, commands and tool requests of ``trajectory.json`` (empty when missing)."""
+    """Messages, thoughts, reads, writes, commands and tool requests of ``trajectory.json``, in its order.
+
+    Empty when the file is missing or unreadable.
+    """
     path = Path(run_dir) / "trajectory.json"
     if not path.is_file() or path.is_symlink():
         return []
@@ -151,29 +264,17 @@ def stream_events(run_dir: str | os.PathLike[str]) -> list[Event]:
     steps = document.get("steps") if isinstance(document, dict) else None
     for index, step in enumerate(steps if isinstance(steps, list) else []):
         step = _dict(step)
+        if _carries_event(step):
+            continue
         calls = step.get("tool_calls")
         calls = [_dict(call) for call in calls] if isinstance(calls, list) else []
+        reasoning, message = step.get("reasoning_content"), step.get("message")
+        if isinstance(reasoning, str) and reasoning:
+            events.append(_said(step, "think", "reasoning", reasoning, index))
+        if isinstance(message, str) and (message or not (calls or reasoning)):
+            events.append(_said(step, "message", str(step.get("source")), message, index))
         for call in calls:
-            events.append(_stream_event(step, call, index))
-        if not calls and isinstance(step.get("message"), str):
-            events.append(
-                Event(
-                    seq=index,
-                    t=_time(step.get("timestamp")),
-                    kind="message",
-                    name=str(step.get("source")),
-                    args={"text": step["message"]},
-                    step_id=None,
-                    round_id=None,
-                    exit_status=None,
-                    t_end=None,
-                    outputs=[],
-                    error=None,
-                    result={},
-                    ref=f"run:trajectory.json#/steps/{index}",
-                    source="stream",
-                )
-            )
+            events.extend(_stream_events(step, call, index))
     return events
 
 

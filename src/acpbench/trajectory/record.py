@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from acpbench.core.errors import InputError, describe_validation
 from acpbench.core.files import read_csv, read_json, sha256_file, sha256_json, walk_files, write_csv
@@ -36,20 +37,64 @@ class Harness(BaseModel):
 
 
 class Digests(BaseModel):
-    """SHA-256 of what the run was given. ``split`` is null where nobody recorded it (imported runs)."""
+    """SHA-256 of what the run was given; null where nobody recorded it (the first four: imported runs only).
+
+    ``tool_list``: the tools as the harness was offered them. ``harness_config``: command, settings and
+    variables of the harness, without values of secrets. ``memory``: the execution memory that the run was
+    given.
+    """
 
     model_config = ConfigDict(extra="forbid")
-    task: str
-    skills: str
-    tools: str
-    workspace_initial: str
+    task: str | None
+    skills: str | None
+    tools: str | None
+    workspace_initial: str | None
     split: str | None = None
+    tool_list: str | None = None
+    harness_config: str | None = None
+    memory: str | None = None
+
+
+class Isolation(BaseModel):
+    """What stood between agent and machine, and what of the network the agent could reach."""
+
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["bubblewrap", "command", "none"]
+    network: Literal["none", "loopback", "model_only", "host"]
+    version: str | None = None
+
+
+class ImportSource(BaseModel):
+    """Where an imported record comes from, and what its importer could and could not read.
+
+    ``kept``: events with a name; ``unknown``: raw kind → entries without one; ``malformed``: entries that
+    hold no readable event; ``folded``: entries whose content another event carries. ``sha256`` is of the
+    source's bytes (of each file, joined in order of name, when sub-agents' files belong to it).
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    file_name: str
+    source_format: str
+    sha256: str
+    size_bytes: int = Field(ge=0)
+    importer_version: str
+    sample: str | None = None
+    subagent_files: list[str] = []
+    lines: int = Field(ge=0)
+    kept: int = Field(ge=0)
+    unknown: dict[str, int] = {}
+    malformed: int = Field(ge=0)
+    folded: dict[str, int] = {}
+    shortened: int = Field(0, ge=0)
+    problems: list[str] = []
 
 
 class RunRecord(BaseModel):
     """``run.json``: how the run went. Its grade and its score are other facts, kept in other files.
 
-    Times are ISO 8601 UTC; ``wall_s`` is seconds. ``cost_usd`` is null when unknown, never 0.
+    Times are ISO 8601 UTC; ``wall_s`` is seconds. ``cost_usd`` is null when unknown, never 0. ``imported`` is
+    set for a record that another program made: only there may times, digests, seed and label access be
+    unknown. ``watchdog`` names the limit that ended the run; ``notes`` say what else the collector saw.
     """
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
@@ -61,26 +106,53 @@ class RunRecord(BaseModel):
     attempt: int = Field(ge=1)
     harness: Harness
     model: dict[str, Any] | None = None
-    label_access: Literal["heldout", "open"]
+    label_access: Literal["heldout", "open", "unknown"]
     run_status: RunStatus
     status_reason: str
     exit_code: int | None = None
     signal: int | None = None
-    t_start: str
-    t_end: str
-    wall_s: float = Field(ge=0)
+    t_start: str | None
+    t_end: str | None
+    wall_s: float | None = Field(ge=0)
     tokens: dict[str, int] | None = None
     cost_usd: float | None = None
     cost_source: str | None = None
     limits: dict[str, float | int | None] = {}
     sandbox: str
+    isolation: Isolation | None = None
+    watchdog: str | None = None
+    notes: list[str] = []
     digests: Digests
     package_version: str
-    seed: int
+    seed: int | None
+    imported: ImportSource | None = None
+
+    @model_validator(mode="after")
+    def _known_unless_imported(self) -> RunRecord:
+        if self.imported is None:
+            needed = {
+                "t_start": self.t_start,
+                "t_end": self.t_end,
+                "wall_s": self.wall_s,
+                "seed": self.seed,
+                **{
+                    f"digests.{name}": getattr(self.digests, name)
+                    for name, field in Digests.model_fields.items()
+                    if field.is_required()
+                },
+            }
+            missing = [name for name, value in needed.items() if value is None]
+            if self.label_access == "unknown":
+                missing.append("label_access")
+            if missing:
+                raise ValueError(f"{', '.join(missing)} may be unknown in an imported record only")
+        return self
 
     @property
     def window_s(self) -> tuple[float, float]:
-        """Start and end of the run in Unix seconds."""
+        """Start and end of the run in Unix seconds; without known times the empty window (inf, -inf)."""
+        if self.t_start is None or self.t_end is None:
+            return math.inf, -math.inf
         return parse_time(self.t_start), parse_time(self.t_end)
 
 
@@ -145,8 +217,16 @@ def load_run(run_dir: str | os.PathLike[str]) -> RunRecord:
     return record
 
 
+MAX_HASHED_BYTES = 1024**3
+"""A larger file is listed with its size and :data:`UNHASHED`: it is no evidence, nobody reads it whole."""
+UNHASHED = "too-large"
+
+
 def write_manifest(workspace: Path, target: Path) -> list[dict[str, Any]]:
-    """List every regular file of ``workspace`` (links are not followed) into ``manifest.csv``."""
+    """List every regular file of ``workspace`` (links are not followed) into ``manifest.csv``.
+
+    A file over :data:`MAX_HASHED_BYTES` is not hashed, whatever of it lies on the disk (it may be all hole).
+    """
     rows = []
     for relative, path in walk_files(workspace):
         status = path.stat()
@@ -154,7 +234,7 @@ def write_manifest(workspace: Path, target: Path) -> list[dict[str, Any]]:
             {
                 "path": relative,
                 "size": status.st_size,
-                "sha256": sha256_file(path),
+                "sha256": sha256_file(path) if status.st_size <= MAX_HASHED_BYTES else UNHASHED,
                 "mtime": iso_time(status.st_mtime),
             }
         )
