@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter
 
+from acpbench.slides.inspect import inspect_slide
 from acpbench.slides.quality import blur_report, fold_mask, laplacian_ratio, pen_masks, screen_slide
 from acpbench.slides.reader import open_slide
+from acpbench.slides.tiling import TilingSettings, tile_file
+from acpbench.slides.tissue import TissueSettings
 from tests.slides.pictures import tissue_picture, write_pyramid
 
 INK = {"green": (40, 150, 70), "blue": (30, 60, 200), "black": (25, 25, 28)}
@@ -93,4 +96,53 @@ def test_tissue_wholly_under_pen_had_been_found(tmp_path):
     path = write_pyramid(tmp_path / "a.tif", picture, mpp=(2.0, 2.0))
     with open_slide(path) as reader:
         screen = screen_slide(reader)
-    assert screen.found_before_pen and not screen.tissue.mask.any()
+    assert screen.found_before_removal and not screen.tissue.mask.any()
+
+
+def test_folds_are_taken_out_when_asked_and_otherwise_reported(tmp_path):
+    picture = tissue_picture(1200, 800, [(100, 100, 1000, 600)])
+    picture[300:360, 150:1050] = (90, 20, 70)
+    path = write_pyramid(tmp_path / "a.tif", picture, mpp=(2.0, 2.0))
+    with open_slide(path) as reader:
+        kept = screen_slide(reader)
+        removed = screen_slide(reader, TissueSettings(remove=("pen", "fold")))
+    assert kept.folds.any() and (kept.tissue.mask & kept.folds).any()
+    assert not (removed.tissue.mask & removed.folds).any()
+    assert removed.tissue.mask.sum() == pytest.approx(kept.tissue.mask.sum() - kept.folds.sum(), rel=0.01)
+
+
+def test_ink_stays_when_it_is_not_to_be_removed(tmp_path):
+    picture = np.full((800, 800, 3), 245, np.uint8)
+    picture[200:600, 200:600] = INK["blue"]
+    path = write_pyramid(tmp_path / "a.tif", picture, mpp=(2.0, 2.0))
+    with open_slide(path) as reader:
+        screen = screen_slide(reader, TissueSettings(remove=()))
+    assert screen.pens["blue"].any() and screen.tissue.fraction == pytest.approx(0.25, rel=0.1)
+
+
+def test_a_slide_emptied_by_removing_artefacts_says_so_and_not_that_it_was_empty(tmp_path):
+    # The only piece of tissue lies under one air bubble, a grey ring of 600 um radius.
+    picture = tissue_picture(400, 400, [(170, 170, 60, 60)])
+    y, x = np.mgrid[:400, :400]
+    picture[np.abs(np.hypot(x - 200, y - 200) - 75) < 2] = 110
+    path = write_pyramid(tmp_path / "a.tif", picture, mpp=(8.0, 8.0))
+    kept = inspect_slide(path, slide_id="a").quality
+    assert kept["status"] == "ok" and kept["counts"]["n_bubble_regions"] == 1
+    settings = TissueSettings(remove=("pen", "bubble"))
+    quality = inspect_slide(path, slide_id="a", settings=settings).quality
+    assert (quality["status"], quality["reason"]) == ("emptied_by_filter", "artefact")
+    tiles = tile_file(path, TilingSettings(8.0, 16), slide_id="a", tissue_settings=settings)
+    assert (tiles.status, tiles.reason) == ("emptied_by_filter", "artefact")
+
+
+def test_a_blurred_slide_is_kept_with_a_warning(tmp_path):
+    rng = np.random.default_rng(0)
+    cells = np.kron(rng.normal(0, 40, (112, 112)), np.ones((8, 8)))[..., None]
+    picture = gaussian_filter(np.clip(np.asarray((205, 130, 180)) + cells, 0, 255), (5, 5, 0)).astype(
+        np.uint8
+    )
+    path = write_pyramid(tmp_path / "a.tif", picture, mpp=(1.0, 1.0))
+    quality = inspect_slide(path, slide_id="a").quality
+    assert (quality["status"], quality["classes"]["blur"]["fraction"]) == ("ok", 1.0)
+    assert "16 of 16 sampled tissue tiles are blurred" in quality["warnings"]
+    assert tile_file(path, TilingSettings(1.0, 64), slide_id="a").status == "ok"

@@ -60,3 +60,39 @@ def test_objective_power_only_warns(mpp, power, warned):
 
 def test_pixels_far_from_square_are_reported():
     assert "not square" in resolve_spacing(0.25, 0.5, "openslide.mpp", None, None).warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("mpp", "power", "conflict"),
+    [
+        (0.59, 20, False),  # 18 % above the usual 0.5
+        (0.61, 20, True),  # 22 %
+        (0.41, 20, False),
+        (0.39, 20, True),
+        (0.2, 20, True),  # fields of a scanner that contradict each other: 0.2 um/px and 20x
+    ],
+)
+def test_conflict_with_the_objective_power_starts_at_a_fifth(mpp, power, conflict):
+    spacing = resolve_spacing(mpp, mpp, "openslide.mpp", None, power)
+    assert bool(spacing.warnings) is conflict
+    if conflict:
+        assert f"{mpp:g}" in spacing.warnings[0] and f"{power:g}" in spacing.warnings[0]
+
+
+def test_contradiction_on_one_axis_is_one():
+    warned = resolve_spacing(0.5, 0.55, "openslide.mpp", 0.5, None).warnings
+    assert len(warned) == 1 and "0.55" in warned[0]
+
+
+def test_half_a_spacing_is_none():
+    assert resolve_spacing(0.5, None, "x", None, None).problem == "mpp_missing"
+
+
+def test_one_implausible_axis_is_enough_to_refuse():
+    spacing = resolve_spacing(0.5, 352.9, "tiff.resolution", None, None)
+    assert (spacing.mpp_x, spacing.problem) == (None, "mpp_implausible") and "352.9" in spacing.detail
+
+
+def test_refusal_says_what_to_do():
+    for given in ((None, None), (1000.0, 1000.0)):
+        assert "declare the slide's mpp" in resolve_spacing(*given, "tiff.resolution", None, None).detail

@@ -1,6 +1,8 @@
 """Tiling, coords.h5 and the tile stream."""
 
 import dataclasses
+import subprocess
+import sys
 
 import h5py
 import numpy as np
@@ -218,6 +220,20 @@ def test_too_many_bad_tiles_fail_the_slide(tmp_path):
 def test_empty_set_streams_nothing_without_opening_the_slide(tmp_path):
     tiles = tile_file(tmp_path / "none.svs", SETTINGS, slide_id="s")
     assert list(read_tiles(tmp_path / "none.svs", tiles)) == []
+
+
+def test_coords_are_read_while_another_process_holds_a_lock(slide, tmp_path):
+    """Shared mounts without locks, and writers that died with one, must not stop a reader."""
+    tiles = tile_slide_to_files(slide, tmp_path / "c.h5", SETTINGS, slide_id="s")
+    code = (
+        "import fcntl, sys\nhandle = open(sys.argv[1], 'r+b')\nfcntl.flock(handle, fcntl.LOCK_EX)\n"
+        "print('locked', flush=True)\nsys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "c.h5")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"locked\n"
+        assert read_coords(tmp_path / "c.h5").coords.tolist() == tiles.coords.tolist()
+        holder.stdin.close()
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not hdf5"])

@@ -2,16 +2,8 @@
 
 import numpy as np
 import pytest
-from shapely.geometry import Polygon, shape
 
-from acpbench.slides.tissue import (
-    MIN_SATURATION,
-    TissueMask,
-    find_tissue,
-    mask_from_geojson,
-    mask_polygons,
-    tissue_geojson,
-)
+from acpbench.slides.tissue import MIN_SATURATION, TissueSettings, find_tissue
 from tests.slides.pictures import tissue_picture
 
 
@@ -37,7 +29,6 @@ def test_empty_slide_has_no_tissue(level, noise):
     picture = np.clip(level + rng.normal(0, noise, (200, 200, 3)), 0, 255).astype(np.uint8)
     tissue = find_tissue(picture, (1.0, 1.0), 8.0)
     assert not tissue.mask.any() and tissue.n_objects == 0
-    assert mask_polygons(tissue) == []
 
 
 def test_grey_dust_is_not_tissue():
@@ -87,56 +78,25 @@ def test_ignored_pixels_are_not_tissue():
     assert not tissue.mask[:, :100].any() and tissue.mask[:, 101:].all()
 
 
-def test_polygon_of_a_square_in_level0_pixels():
-    mask = np.zeros((10, 12), bool)
-    mask[2:8, 3:9] = True
-    (polygon,) = mask_polygons(TissueMask(mask, (100.0, 50.0), 0.1, True, 1))
-    assert polygon.bounds == (300.0, 100.0, 900.0, 400.0)
-    # find_contours cuts the four corners by half a pixel each way: 36 - 4 / 8 pixels at most.
-    assert polygon.area == pytest.approx(36 * 5000, rel=0.02)
+def test_areas_of_pieces_and_holes_are_settings():
+    picture = tissue_picture(300, 300, [(20, 20, 200, 200)])
+    picture[100:150, 100:150] = 245  # 400 um hole: 160,000 um2
+    picture[240:260, 240:260] = (205, 130, 180)  # 160 um piece: 25,600 um2
+    default = find_tissue(picture, (1.0, 1.0), 8.0)
+    assert default.mask[250, 250] and not default.mask[125, 125]
+    assert (
+        default.n_objects,
+        find_tissue(picture, (1.0, 1.0), 8.0, settings=TissueSettings()).n_objects,
+    ) == (2, 2)
+    strict = find_tissue(
+        picture, (1.0, 1.0), 8.0, settings=TissueSettings(min_area_um2=30_000, max_hole_um2=170_000)
+    )
+    assert not strict.mask[250, 250] and strict.mask[125, 125] and strict.n_objects == 1
 
 
-def test_polygons_keep_holes_and_islands_and_come_back_as_the_mask():
-    mask = np.zeros((60, 80), bool)
-    mask[5:50, 5:50] = True
-    mask[15:40, 15:40] = False
-    mask[22:32, 22:32] = True  # an island in the hole
-    mask[30:58, 60:80] = True  # touches the right edge
-    tissue = TissueMask(mask, (16.0, 16.0), 0.1, True, 3)
-    document = tissue_geojson(tissue, "slide")
-    assert len(document["features"]) == 3
-    shapes = [shape(feature["geometry"]) for feature in document["features"]]
-    assert all(isinstance(polygon, Polygon) and polygon.is_valid for polygon in shapes)
-    assert [len(polygon.interiors) for polygon in shapes] == [1, 0, 0]
-    back = mask_from_geojson(document, (80 * 16, 60 * 16), (80, 60))
-    assert (back.mask ^ mask).sum() <= 12  # corners
-    assert back.n_objects == 3
-
-
-def test_geojson_layout_is_quaths_and_bytes_are_stable():
-    mask = np.zeros((8, 8), bool)
-    mask[2:6, 2:6] = True
-    tissue = TissueMask(mask, (2.0, 2.0), 0.1, True, 1)
-    document = tissue_geojson(tissue, "a")
-    assert document == tissue_geojson(tissue, "a")
-    (feature,) = document["features"]
-    assert document["type"] == "FeatureCollection" and feature["type"] == "Feature"
-    assert feature["properties"]["objectType"] == "annotation"
-    assert feature["properties"]["classification"]["name"] == "Tissue"
-    assert feature["id"] != tissue_geojson(tissue, "b")["features"][0]["id"]
-    ring = feature["geometry"]["coordinates"][0]
-    assert ring[0] == ring[-1]
-    assert tissue_geojson(None, "a") == {"type": "FeatureCollection", "features": []}
-
-
-def test_other_annotations_are_not_tissue():
-    square = [[0, 0], [40, 0], [40, 40], [0, 40], [0, 0]]
-    feature = {
-        "type": "Feature",
-        "geometry": {"type": "Polygon", "coordinates": [square]},
-        "properties": {"classification": {"name": "Tumor"}},
-    }
-    document = {"type": "FeatureCollection", "features": [feature]}
-    assert not mask_from_geojson(document, (80, 80), (20, 20)).mask.any()
-    feature["properties"] = {}
-    assert mask_from_geojson(document, (80, 80), (20, 20)).mask.sum() == pytest.approx(100, abs=21)
+@pytest.mark.parametrize(
+    "wrong", [{"min_area_um2": -1}, {"max_hole_um2": float("nan")}, {"remove": ("blur",)}]
+)
+def test_nonsense_settings_are_refused(wrong):
+    with pytest.raises(ValueError):
+        TissueSettings(**wrong)

@@ -5,6 +5,7 @@
 rule inspect_slide:
     input:
         slide=slide_input,
+        mask=slide_mask,
     output:
         quality="results/slides/{cohort}/{slide_id}/quality.json",
         tissue="results/slides/{cohort}/{slide_id}/tissue.geojson",
@@ -20,6 +21,14 @@ rule inspect_slide:
         path=slide_path,
         mpp=declared_mpp,
         tiling=canonical(STUDY.tiling.model_dump()),
+        tissue=lambda wildcards: canonical(
+            {
+                "min_area_um2": STUDY.cohorts[wildcards.cohort].min_tissue_um2,
+                "max_hole_um2": STUDY.cohorts[wildcards.cohort].max_hole_um2,
+                "remove": STUDY.cohorts[wildcards.cohort].artefacts_removed,
+            }
+        ),
+        mask_classes=lambda wildcards: STUDY.cohorts[wildcards.cohort].mask_classes,
     script:
         "../scripts/inspect_slide.py"
 

@@ -4,13 +4,19 @@ import json
 from pathlib import Path
 
 from acpbench.slides.inspect import inspect_slide_to_files
+from acpbench.slides.slide_files import local_copy
 from acpbench.slides.tiling import TilingSettings
+from acpbench.slides.tissue import TissueSettings
 
-mpp = snakemake.params.mpp
+# Not a parameter: another disk is no reason to do the work again.
+cohort = snakemake.config["cohorts"][snakemake.wildcards.cohort]
 inspect_slide_to_files(
-    snakemake.params.path,
+    local_copy(snakemake.params.path, cohort.get("cache_dir")),
     Path(snakemake.output.quality).parent,
     slide_id=snakemake.wildcards.slide_id,
-    declared_mpp=None if mpp is None else float(mpp),
+    declared_mpp=snakemake.params.mpp,
     tiling=TilingSettings(**json.loads(snakemake.params.tiling)),
+    settings=TissueSettings(**json.loads(snakemake.params.tissue)),
+    mask=snakemake.input.mask or None,
+    mask_classes=snakemake.params.mask_classes,
 )

@@ -1,4 +1,4 @@
-"""``acp-bench slides``: inspect and tile one slide."""
+"""``acp-bench slides``: inspect and tile one slide, check the manifest of a cohort."""
 
 from __future__ import annotations
 
@@ -40,8 +40,11 @@ def _require_file(path: Path) -> None:
 @click.option(
     "--mpp", type=float, callback=_positive, help="Spacing of level 0 in um/px; overrides the file's."
 )
+@click.option("--mask", type=_FILE, help="Tissue mask of your own (GeoJSON or picture), taken as it is.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def inspect_command(file: Path, output_dir: Path | None, mpp: float | None, form: str) -> None:
+def inspect_command(
+    file: Path, output_dir: Path | None, mpp: float | None, mask: Path | None, form: str
+) -> None:
     """Say what FILE is, where its tissue is and what is wrong with it.
 
     A slide that cannot be used is reported with its status; the exit code stays 0.
@@ -49,11 +52,13 @@ def inspect_command(file: Path, output_dir: Path | None, mpp: float | None, form
     from acpbench.slides.inspect import inspect_slide, inspect_slide_to_files
 
     _require_file(file)
-    slide_id = _slide_id(file)
+    options: dict[str, Any] = {"slide_id": _slide_id(file), "declared_mpp": mpp, "mask": mask}
+    if mask is not None:
+        _require_file(mask)
     if output_dir is not None:
-        quality = inspect_slide_to_files(file, output_dir, slide_id=slide_id, declared_mpp=mpp)
+        quality = inspect_slide_to_files(file, output_dir, **options)
     else:
-        quality = inspect_slide(file, slide_id=slide_id, declared_mpp=mpp).quality
+        quality = inspect_slide(file, **options).quality
     if form == "json":
         import json
 
@@ -83,7 +88,7 @@ def _summary(quality: dict[str, Any]) -> list[tuple[str, str]]:
     if quality["classes"] is not None:
         area = show(quality["tissue_area_mm2"], " mm2")
         rows.append(("tissue", f"{show(quality['tissue_fraction'], '%', 100)} of the slide, {area}"))
-        for name in ("pen", "fold", "blur"):
+        for name in ("pen", "fold", "bubble", "blur"):
             entry = quality["classes"][name]
             rows.append((name, f"{show(entry['fraction'], '%', 100)} of {entry['of']}"))
     return rows + [("warning", text) for text in quality["warnings"]]
@@ -101,7 +106,7 @@ def _summary(quality: dict[str, Any]) -> list[tuple[str, str]]:
 )
 @click.option("--min-tissue", type=click.FloatRange(0, 1), default=0.5, show_default=True)
 @click.option("--min-tiles", type=click.IntRange(min=1), default=4, show_default=True)
-@click.option("--tissue", type=_FILE, help="GeoJSON with tissue polygons to use instead of finding tissue.")
+@click.option("--tissue", type=_FILE, help="Tissue to use instead of finding it: GeoJSON or picture.")
 def tile_command(
     file: Path,
     spacing_um: float,
@@ -138,3 +143,60 @@ def tile_command(
         f"tiles              {counts['n_tiles']} kept of {counts['n_grid']} in the grid, "
         f"{counts['n_any_tissue']} with any tissue"
     )
+
+
+@slides.command("manifest")
+@click.argument("file", type=_FILE)
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="FIELD=COLUMN",
+    help="slide_id, patient_id, path, mpp or mask.",
+)
+@click.option("--slide-dir", type=_FILE, help="Folder of the slides, where it is not the manifest's.")
+@click.option("--suffix", default="", help="Added to every slide path (.svs).")
+@click.option("--clinical", type=_FILE, help="Table with a row a patient.")
+@click.option("--clinical-id", help="Its patient column, where it is not named as in the manifest.")
+def manifest_command(
+    file: Path,
+    columns: tuple[str, ...],
+    slide_dir: Path | None,
+    suffix: str,
+    clinical: Path | None,
+    clinical_id: str | None,
+) -> None:
+    """Say which rows of manifest FILE are usable, before any work is done.
+
+    No slide is opened. Exits with 2 when no row is left.
+    """
+    from collections import Counter
+
+    from acpbench.slides.manifest import read_clinical, read_manifest
+
+    if bad := [text for text in columns if not all(text.partition("=")[::2])]:
+        raise InputError(f"{bad[0]!r} is not FIELD=COLUMN", field="--column")
+    mapped = dict(text.split("=", 1) for text in columns)
+    manifest = read_manifest(file, mapped, slide_dir=slide_dir, suffix=suffix)
+    rows, reasons = manifest.rows, Counter(row["reason"] for row in manifest.exclusions)
+    table = [("rows", f"{manifest.n_rows} of {len(manifest.patients)} patients")]
+    examples = {row["reason"]: row["detail"] for row in reversed(manifest.exclusions)}
+    table += [(reason, f"{count} ({examples[reason]})") for reason, count in reasons.most_common()]
+    if clinical is not None:
+        found = read_clinical(clinical, clinical_id or mapped.get("patient_id", "patient_id"))
+        without = manifest.patients - set(found.cells)
+        rows = [row for row in rows if row.patient_id in found.cells]
+        both = len(manifest.patients) - len(without)
+        table.append(
+            (
+                "clinical table",
+                f"{found.n_rows} rows of {len(found.cells)} patients, {both} of them in the manifest",
+            )
+        )
+        if without:
+            table.append(("no clinical row", f"{len(without)} patients (the first: {min(without)})"))
+    table.append(("usable", f"{len(rows)} slides of {len({row.patient_id for row in rows})} patients"))
+    for name, text in table:
+        click.echo(f"{name:<20} {text}")
+    if not rows:
+        raise InputError(f"none of {manifest.n_rows} rows is usable", file=file)

@@ -9,7 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from acpbench.core.errors import describe_validation
 from acpbench.core.files import read_json, read_yaml
+from acpbench.core.groups import AnyGroup, Group, load_groups, parse_group
 
+__all__ = ["AnyGroup", "Group", "StudyConfig", "load_groups", "load_study", "parse_group", "parse_study"]
 Identifier = Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$")
 
 
@@ -24,17 +26,40 @@ class CohortColumns(_Strict):
     patient_id: str = "patient_id"
     path: str = "path"
     mpp: str | None = Field(None, description="Column with micrometres per pixel, where slides lack it.")
+    mask: str | None = Field(None, description="Column with a tissue mask of your own, where there is one.")
+    clinical_patient_id: str | None = Field(
+        None, description="Column of the patient id in the clinical table; default: as in the manifest."
+    )
 
 
 class Cohort(_Strict):
     """A slide set: a manifest, and how to read it."""
 
-    manifest: str = Field(description="CSV or TSV with one row a slide; paths relative to its folder.")
+    manifest: str = Field(description="CSV, TSV or XLSX with one row a slide; paths relative to its folder.")
+    slide_dir: str | None = Field(None, description="Folder of the slides, where it is not the manifest's.")
+    suffix: str = Field("", description="Added to every slide path, for manifests that leave it out (.svs).")
+    clinical: str | None = Field(
+        None, description="Table with a row a patient; its columns join the manifest's as labels."
+    )
     generator: Literal["synthetic_he"] | None = Field(
         None, description="Draw the slides from the manifest's rows instead of reading files."
     )
     columns: CohortColumns = CohortColumns()
     mpp: float | None = Field(None, gt=0, description="Micrometres per pixel declared for all slides.")
+    mask_dir: str | None = Field(
+        None, description="Folder of tissue masks of your own: <slide_id>.geojson, .png or .tif."
+    )
+    mask_classes: list[str] | None = Field(
+        None, description="Classes of GeoJSON masks that are tissue; default: every polygon."
+    )
+    min_tissue_um2: float = Field(10_000, ge=0, description="Smaller pieces of tissue are dropped.")
+    max_hole_um2: float = Field(20_000, ge=0, description="Smaller holes in tissue are filled.")
+    artefacts_removed: list[Literal["pen", "fold", "bubble"]] = Field(
+        ["pen"], description="Artefacts taken out of the tissue; all are measured in any case."
+    )
+    cache_dir: str | None = Field(
+        None, description="Folder on a fast local disk where slides are copied before they are read."
+    )
 
 
 class TaskBinding(_Strict):
@@ -45,6 +70,9 @@ class TaskBinding(_Strict):
     label_column: str | None = None
     time_column: str | None = None
     event_column: str | None = None
+    site_column: str | None = Field(
+        None, description="Column of the site (hospital, scanner); a site is then never in two folds."
+    )
     classes: list[str] | None = Field(None, description="Class names in order (without a definition).")
     label_map: dict[str, str] | None = Field(
         None, description="Cell → class name; rows with other cells are left out and counted."
@@ -72,8 +100,8 @@ class TaskBinding(_Strict):
 
     @property
     def columns(self) -> dict[str, str]:
-        """The cohort columns that hold the label."""
-        names = ("label_column", "time_column", "event_column")
+        """The cohort columns that hold the label, and the site where folds are of whole sites."""
+        names = ("label_column", "time_column", "event_column", "site_column")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
 
@@ -86,6 +114,16 @@ class Tiling(_Strict):
     min_tiles: int = Field(4, ge=1, description="Slides with fewer tiles are excluded.")
 
 
+class Vision(_Strict):
+    """A vision-language model behind OpenAI-compatible chat; its key by the name of a variable only."""
+
+    base_url: str = Field(pattern=r"^https?://", description="Address up to and without /chat/completions.")
+    model: str
+    api_key_env: str | None = Field(None, pattern=r"^[A-Z][A-Z0-9_]*$", description="Variable with the key.")
+    timeout_s: float = Field(120, gt=0, le=3600)
+    max_tokens: int = Field(500, ge=1, le=8192)
+
+
 class Trajectories(_Strict):
     """Which agents run, and under what rules."""
 
@@ -95,16 +133,11 @@ class Trajectories(_Strict):
     label_access: Literal["heldout", "open"] = "heldout"
     test_evaluations: int = Field(1, ge=0, description="How often evaluate_test answers in one run.")
     skills: str | None = Field("skills", description="Folder of skills; null for the ablation without.")
-    wall_limit_s: float = Field(1800, gt=0)
-
-
-class Group(_Strict):
-    """One harness/model group."""
-
-    label: str
-    harness: Literal["scripted"]
-    policy: str
-    description: str = ""
+    memory: Literal["none", "group"] = Field(
+        "none", description="group: a run is given what its group learned in the tasks before it, in order."
+    )
+    vision: Vision | None = Field(None, description="Vision-language model behind the captioning tool.")
+    wall_limit_s: float = Field(1800, gt=0, description="Wall time of a run whose group sets none, s.")
 
 
 class StudyConfig(_Strict):
@@ -163,19 +196,7 @@ def load_study(path: str | os.PathLike[str]) -> StudyConfig:
     return parse_study(read_json(path) if str(path).endswith(".json") else read_yaml(path), path)
 
 
-def load_groups(path: str | os.PathLike[str]) -> dict[str, Group]:
-    """Read ``groups.yaml``: group id → group. Raises ``InputError`` naming file and field."""
-
-    class Groups(_Strict):
-        groups: dict[str, Group]
-
-    try:
-        return Groups.model_validate(read_yaml(path)).groups
-    except ValidationError as error:
-        raise describe_validation(error, path) from None
-
-
-def study_document(study: StudyConfig, groups: dict[str, Group]) -> dict[str, Any]:
+def study_document(study: StudyConfig, groups: dict[str, AnyGroup]) -> dict[str, Any]:
     """``results/study.json``: the grid for the report, and the whole configuration for the runs."""
     return {
         "schema": "acp-study/0.1",

@@ -21,7 +21,7 @@ from acpbench.slides.errors import STATUSES, SlideError
 from acpbench.slides.geometry import TilePlan
 from acpbench.slides.reader import SlideReader, open_slide
 
-TILER_VERSION = "1"
+TILER_VERSION = "2"
 """Raised whenever the same slide and settings would give other tiles or other pixels."""
 
 MAX_BAD_FRACTION = 0.1
@@ -218,12 +218,18 @@ class TileStream:
         self.n_read, self.bad = 0, []
         if len(self.tiles.coords) == 0:
             return
+        plan, total = self.tiles.plan, len(self.tiles.coords)
+        assert plan is not None
+        side = plan.tile_size_px
         with open_slide(self.slide_path, self.tiles.mpp_x) as reader:
-            pixels: list[np.ndarray] = []
             indices: list[int] = []
+            pixels = np.empty((0, side, side, 3), dtype=np.uint8)
             for index, (x, y) in enumerate(self.tiles.coords.tolist()):
+                if not indices:  # a batch is the consumer's own once it has been given out
+                    room = min(self.batch_size, total - index)
+                    pixels = np.empty((room, side, side, 3), dtype=np.uint8)
                 try:
-                    pixels.append(read_tile(reader, x, y, self.tiles.plan))  # type: ignore[arg-type]
+                    pixels[len(indices)] = read_tile(reader, x, y, plan)
                 except SlideError as error:
                     self.bad.append(BadTile(index, x, y, error.message))
                     self._give_up_if_too_many()
@@ -231,14 +237,14 @@ class TileStream:
                 indices.append(index)
                 if len(indices) == self.batch_size:
                     yield self._batch(indices, pixels)
-                    indices, pixels = [], []
+                    indices = []
             if indices:
-                yield self._batch(indices, pixels)
+                yield self._batch(indices, pixels[: len(indices)])
 
-    def _batch(self, indices: list[int], pixels: list[np.ndarray]) -> TileBatch:
+    def _batch(self, indices: list[int], pixels: np.ndarray) -> TileBatch:
         self.n_read += len(indices)
         order = np.asarray(indices, dtype=np.int64)
-        return TileBatch(order, self.tiles.coords[order], np.stack(pixels))
+        return TileBatch(order, self.tiles.coords[order], pixels)
 
     def _give_up_if_too_many(self) -> None:
         total = len(self.tiles.coords)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -61,6 +62,18 @@ def level_downsamples(level_dimensions: Sequence[tuple[int, int]]) -> tuple[tupl
     """Downsample of each level along x and y, from the dimensions alone."""
     width, height = level_dimensions[0]
     return tuple((width / w, height / h) for w, h in level_dimensions)
+
+
+def level_position(at_level0: int, downsample: float) -> float:
+    """Where a level-0 coordinate lies on a level, in pixels of that level.
+
+    With a fractional downsample hardly any pixel of a level starts on a whole level-0 pixel, so its level-0
+    coordinate is a rounded one. A coordinate that is nearest to such a pixel means that pixel, and the
+    result is whole; otherwise it lies between two pixels and stays fractional.
+    """
+    exact = at_level0 / downsample
+    nearest = round(exact)
+    return float(nearest) if abs(at_level0 - nearest * downsample) <= 0.5 + _EPS else exact
 
 
 def choose_level(
@@ -145,8 +158,15 @@ def plan_tiles(
 
 def _axis(length_px: int, tile_level0: float) -> np.ndarray:
     count = math.floor((length_px + _EPS) / tile_level0)
-    # Each start is computed from its index, so rounding never accumulates; floor keeps the tile inside.
-    return np.floor(np.arange(count) * tile_level0 + _EPS).astype(np.int64)
+    # Each start is computed from its index, so rounding never accumulates. The nearest level-0 pixel finds
+    # the level's own pixel again (see level_position); the last tile is kept inside the slide.
+    starts = np.rint(np.arange(count) * tile_level0)
+    return np.minimum(starts, math.floor(length_px - tile_level0 + _EPS)).astype(np.int64)
+
+
+def grid_axes(width_px: int, height_px: int, plan: TilePlan) -> tuple[np.ndarray, np.ndarray]:
+    """Left and top edges of the slide's grid, level-0 pixels, int64 (columns,) and (rows,)."""
+    return _axis(width_px, plan.tile_width_level0), _axis(height_px, plan.tile_height_level0)
 
 
 def tile_grid(width_px: int, height_px: int, plan: TilePlan) -> np.ndarray:
@@ -155,9 +175,43 @@ def tile_grid(width_px: int, height_px: int, plan: TilePlan) -> np.ndarray:
     One grid for the whole slide, anchored at (0, 0), so that coordinates do not depend on the tissue mask.
     Row-major: y outer, x inner. Border policy: only tiles that lie fully inside the slide.
     """
-    xs, ys = _axis(width_px, plan.tile_width_level0), _axis(height_px, plan.tile_height_level0)
+    xs, ys = grid_axes(width_px, height_px, plan)
     grid_y, grid_x = np.meshgrid(ys, xs, indexing="ij")
     return np.stack([grid_x.ravel(), grid_y.ravel()], axis=1)
+
+
+def grid_fractions(
+    mask: np.ndarray,
+    xs: np.ndarray,
+    ys: np.ndarray,
+    width_level0: float,
+    height_level0: float,
+    scale: tuple[float, float],
+) -> np.ndarray:
+    """:func:`box_fractions` of a whole grid, float64 (rows, columns): one product per axis.
+
+    Args:
+        xs, ys: edges of the grid, see :func:`grid_axes`.
+    """
+    height, width = mask.shape
+    across = _overlaps(xs / scale[0], width_level0 / scale[0], width)
+    down = _overlaps(ys / scale[1], height_level0 / scale[1], height)
+    # Counts are small whole numbers here, so the float64 sums are as good as exact.
+    rows = down @ mask.astype(np.float64)
+    return np.clip((across @ rows.T).T, 0.0, 1.0)
+
+
+def _overlaps(starts: np.ndarray, length: float, n_pixels: int) -> Any:
+    """Sparse (N, n_pixels): the share of each interval ``[start, start + length)`` that a pixel makes up."""
+    from scipy.sparse import csr_array
+
+    first = np.floor(starts).astype(np.int64)
+    most = math.ceil(length) + 1  # pixels an interval can touch
+    pixels = first[:, None] + np.arange(most)
+    shares = np.minimum(pixels + 1, (starts + length)[:, None]) - np.maximum(pixels, starts[:, None])
+    inside = (shares > 0) & (pixels >= 0) & (pixels < n_pixels)
+    ends = np.concatenate([[0], np.cumsum(inside.sum(axis=1))])
+    return csr_array((shares[inside] / length, pixels[inside], ends), shape=(len(starts), n_pixels))
 
 
 def box_fractions(

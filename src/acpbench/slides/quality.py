@@ -1,4 +1,4 @@
-"""Artefacts on a slide: pen, folds, blur. Fixed, documented thresholds; a screen, not a classifier.
+"""Artefacts on a slide: pen, folds, blur, bubbles. Fixed, documented thresholds; a screen, not a classifier.
 
 Colours are HSV in 0..1. Haematoxylin and eosin lie at hues of about 0.65 to 1.0 (blue-violet to pink-red).
 """
@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from acpbench.slides.bubbles import bubble_mask
 from acpbench.slides.errors import SlideError
 from acpbench.slides.geometry import plan_tiles
 from acpbench.slides.overview import Overview, overview, overview_size
 from acpbench.slides.reader import SlideReader
-from acpbench.slides.tissue import TissueMask, find_tissue, hsv
+from acpbench.slides.tissue import TissueMask, TissueSettings, find_tissue, hsv
 
 SCREEN_SPACING_UM = 8.0
 SCREEN_MIN_SIDE_PX = 512
@@ -37,7 +38,8 @@ FOLD_MIN_DEVIATIONS = 2.5
 A fold is where saturation minus value exceeds the slide's tissue median by 0.2 and by 2.5 robust standard
 deviations (1.4826 times the median absolute deviation). The measure is that of Kothari et al., J Pathol
 Inform 2013; the slide's own tissue is the reference since stains differ more than folds do.
-Dense lymphocytes and keratin can pass for folds, so folds are reported and not taken out of the tissue.
+Dense lymphocytes and keratin can pass for folds, so folds are reported and, unless asked for, not taken out
+of the tissue.
 """
 FOLD_MIN_MM2 = 0.003
 FOLD_SMOOTHING_UM = 12.0
@@ -183,16 +185,18 @@ class Screen:
 
     Attributes:
         overview: the picture they were found on. spacing_um: um per overview pixel.
-        tissue: tissue without pen. found_before_pen: whether there was any before pen was taken out.
-        pens: ink by colour. folds: folds inside the tissue (kept in it).
+        tissue: tissue without the artefacts that the settings remove, or the mask that was given.
+        found_before_removal: whether there was any before artefacts were taken out.
+        pens: ink by colour. folds: folds inside the tissue. bubbles: air bubbles.
     """
 
     overview: Overview
     spacing_um: float
     tissue: TissueMask
-    found_before_pen: bool
+    found_before_removal: bool
     pens: dict[str, np.ndarray]
     folds: np.ndarray
+    bubbles: np.ndarray
 
     @property
     def pen(self) -> np.ndarray:
@@ -211,20 +215,39 @@ def screen_size(reader: SlideReader) -> tuple[int, int]:
     )
 
 
-def screen_slide(reader: SlideReader) -> Screen:
-    """Reduce the slide to about 8 um/px and find tissue, pen and folds.
+def screen_slide(
+    reader: SlideReader, settings: TissueSettings | None = None, given: TissueMask | None = None
+) -> Screen:
+    """Reduce the slide to about 8 um/px and find tissue, pen, folds and air bubbles.
+
+    Args:
+        reader: open slide.
+        settings: how tissue is cleaned up.
+        given: a mask of :func:`screen_size` to take as it is instead of finding tissue; artefacts are then
+            measured and nothing is removed.
 
     Raises:
         SlideError: ``no_mpp`` or ``unreadable``.
     """
     mpp_x, mpp_y = reader.require_spacing()
+    settings = settings or TissueSettings()
     view = overview(reader, *screen_size(reader))
     # The two axes differ by rounding only: the overview is square in micrometres by construction.
     spacing_um = float(np.sqrt(mpp_x * view.scale[0] * mpp_y * view.scale[1]))
     pens = pen_masks(view.rgb, spacing_um)
-    ignore = np.any(list(pens.values()), axis=0) | ~view.readable
-    tissue = find_tissue(view.rgb, view.scale, spacing_um, ignore=ignore)
-    before = tissue.mask.any() or (
-        bool(ignore.any()) and find_tissue(view.rgb, view.scale, spacing_um).mask.any()
+    pen = np.any(list(pens.values()), axis=0)
+    bubbles = bubble_mask(view.rgb, spacing_um, pen)
+    if given is not None:
+        folds = fold_mask(view.rgb, given.mask, spacing_um)
+        return Screen(view, spacing_um, given, bool(given.mask.any()), pens, folds, bubbles)
+    ignore = ~view.readable | pen if "pen" in settings.remove else ~view.readable
+    tissue = find_tissue(view.rgb, view.scale, spacing_um, ignore=ignore, settings=settings)
+    before = bool(tissue.mask.any()) or (
+        bool(ignore.any())
+        and bool(find_tissue(view.rgb, view.scale, spacing_um, settings=settings).mask.any())
     )
-    return Screen(view, spacing_um, tissue, bool(before), pens, fold_mask(view.rgb, tissue.mask, spacing_um))
+    folds = fold_mask(view.rgb, tissue.mask, spacing_um)
+    for name, mask in (("fold", folds), ("bubble", bubbles)):
+        if name in settings.remove and mask.any():
+            tissue = tissue.without(mask, settings.min_area_um2 / spacing_um**2)
+    return Screen(view, spacing_um, tissue, before, pens, folds, bubbles)

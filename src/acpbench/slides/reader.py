@@ -56,7 +56,13 @@ class SlideReader(Protocol):
     def read_region(self, x_level0: int, y_level0: int, level: int, width: int, height: int) -> np.ndarray:
         """uint8 (height, width, 3). The corner is in level-0 pixels, the size in pixels of ``level``.
 
-        Raises :class:`SlideError` ``unreadable`` / ``read_failed``; the reader stays usable afterwards.
+        On a level whose downsample is fractional the corner finds the level's own pixel again (see
+        :func:`acpbench.slides.geometry.level_position`): pixels are those stored, not shifted by less than
+        one.
+
+        Raises:
+            SlideError: ``unreadable`` / ``read_failed``; the reader stays usable afterwards.
+            RuntimeError: the reader was opened by another process or thread.
         """
         ...
 
@@ -79,7 +85,9 @@ def open_slide(path: str | os.PathLike[str], declared_mpp: float | None = None) 
     Raises:
         SlideError: ``unreadable`` with a reason code.
     """
-    from acpbench.slides.backends import OpenSlideReader, PlainImageReader, TiffReader
+    from acpbench.slides.backends import OpenSlideReader
+    from acpbench.slides.image_backends import PlainImageReader, TiffReader
+    from acpbench.slides.tiff_layout import read_layout
 
     path = Path(path)
     head = _head(path)
@@ -92,14 +100,17 @@ def open_slide(path: str | os.PathLike[str], declared_mpp: float | None = None) 
         )
     import openslide
 
+    is_tiff = head[:4] in _TIFF
+    layout = read_layout(path) if is_tiff else None
+    if layout is not None and layout.problem is not None:
+        raise SlideError("unreadable", layout.problem, reason="corrupt_file", file=path)
     refused: SlideError | None = None
     reader: SlideReader | None = None
     if openslide.OpenSlide.detect_format(str(path)) is not None:
         try:
-            reader = OpenSlideReader(path, declared_mpp)
+            reader = OpenSlideReader(path, declared_mpp, layout)
         except SlideError as error:
             refused = error
-    is_tiff = head[:4] in _TIFF
     if reader is None:
         try:
             reader = TiffReader(path, declared_mpp) if is_tiff else PlainImageReader(path, declared_mpp)
@@ -108,8 +119,11 @@ def open_slide(path: str | os.PathLike[str], declared_mpp: float | None = None) 
             if refused is not None:
                 raise refused from None
             raise
-    if is_tiff:
-        _warn_orientation(reader)
+    if layout is not None and layout.orientation != 1:
+        # Readers return pixels as stored; say so when the file asks for a rotated or mirrored view.
+        reader.extra_warnings.append(  # type: ignore[attr-defined]
+            f"TIFF orientation {layout.orientation} is not applied; coordinates refer to pixels as stored"
+        )
     return reader
 
 
@@ -127,19 +141,3 @@ def _head(path: Path) -> bytes:
     if not head:
         raise SlideError("unreadable", "is empty", reason="empty_file", file=path)
     return head
-
-
-def _warn_orientation(reader: SlideReader) -> None:
-    """Readers return pixels as stored; say so when the file asks for a rotated or mirrored view."""
-    import tifffile
-
-    try:
-        with tifffile.TiffFile(reader.path) as tiff:
-            tag = tiff.pages[0].tags.get("Orientation")
-            value = 1 if tag is None else int(tag.value)
-    except Exception:  # the slide is open already; an odd tag must not lose it
-        return
-    if value != 1:
-        reader.extra_warnings.append(  # type: ignore[attr-defined]
-            f"TIFF orientation {value} is not applied; coordinates refer to pixels as stored"
-        )

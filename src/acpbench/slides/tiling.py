@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from acpbench.core.files import read_json, sha256_file
 from acpbench.slides.coords import TileSet, write_coords
 from acpbench.slides.errors import SlideError
-from acpbench.slides.geometry import SPACING_TOLERANCE, box_fractions, plan_tiles, tile_grid
+from acpbench.slides.geometry import SPACING_TOLERANCE, grid_axes, grid_fractions, plan_tiles, tile_grid
 from acpbench.slides.reader import SlideReader, open_slide
-from acpbench.slides.tissue import TissueMask
+from acpbench.slides.slide_files import slide_sha256 as hash_slide
+from acpbench.slides.tissue import TissueMask, TissueSettings
 
 MIN_TISSUE = 0.5
 MIN_TILES = 4
-MAX_GEOJSON_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -115,9 +114,13 @@ def tile_slide(
     except SlideError as error:
         return _excluded(slide_id, slide_sha256, settings, error, **known)
     grid = tile_grid(*reader.dimensions, plan)
-    fractions = box_fractions(
-        tissue.mask, grid, plan.tile_width_level0, plan.tile_height_level0, tissue.scale
-    )
+    fractions = grid_fractions(
+        tissue.mask,
+        *grid_axes(*reader.dimensions, plan),
+        plan.tile_width_level0,
+        plan.tile_height_level0,
+        tissue.scale,
+    ).ravel()
     # A tile that is tissue to exactly the limit is kept whatever the rounding of the sums.
     kept = fractions >= settings.min_tissue - 1e-9 if settings.min_tissue > 0 else np.ones(len(grid), bool)
     counts = {
@@ -158,7 +161,7 @@ def _problem(
     if not tissue.mask.any():
         if found_before_filter:
             return SlideError(
-                "emptied_by_filter", "all tissue lies under pen or cannot be read", reason="artefact"
+                "emptied_by_filter", "all tissue lies under artefacts or cannot be read", reason="artefact"
             )
         return SlideError("empty_tissue", "no tissue was found", reason="no_tissue")
     if counts["n_grid"] == 0:
@@ -189,6 +192,8 @@ def tile_file(
     slide_id: str,
     declared_mpp: float | None = None,
     tissue_geojson: str | os.PathLike[str] | None = None,
+    tissue_settings: TissueSettings | None = None,
+    found_before_filter: bool = False,
 ) -> TileSet:
     """Open a slide, find its tissue and tile it; an unusable slide gives an empty set with its status.
 
@@ -197,32 +202,36 @@ def tile_file(
         settings: what to tile.
         slide_id: recorded with the tiles.
         declared_mpp: spacing given by the user, um/px.
-        tissue_geojson: tissue polygons to use instead of finding tissue (level-0 pixels, may be edited).
+        tissue_geojson: tissue to use instead of finding it: the ``tissue.geojson`` of an inspection, which
+            may have been edited by hand, or any mask (see :func:`acpbench.slides.masks.read_mask`). Of a
+            GeoJSON, polygons of the class ``Tissue`` and of none are taken.
+        tissue_settings: how tissue is cleaned up when it is looked for.
+        found_before_filter: with ``tissue_geojson``, whether tissue had been found before artefacts were
+            taken out.
     """
+    from acpbench.slides.annotations import TISSUE
+    from acpbench.slides.masks import read_mask
     from acpbench.slides.quality import screen_size, screen_slide
-    from acpbench.slides.tissue import mask_from_geojson
 
     sha256 = ""
     known: dict[str, Any] = {}
     try:
         with open_slide(slide_path, declared_mpp) as reader:
-            sha256 = sha256_file(slide_path)
+            sha256 = hash_slide(slide_path)
             known = {"mpp_x": reader.mpp_x, "mpp_y": reader.mpp_y}
             reader.require_spacing()
             if tissue_geojson is None:
-                screen = screen_slide(reader)
-                tissue, before = screen.tissue, screen.found_before_pen
+                screen = screen_slide(reader, tissue_settings)
+                tissue, found_before_filter = screen.tissue, screen.found_before_removal
             else:
-                size = screen_size(reader)
-                document = read_json(tissue_geojson, max_bytes=MAX_GEOJSON_BYTES)
-                tissue, before = mask_from_geojson(document, reader.dimensions, size), False
+                tissue = read_mask(tissue_geojson, reader.dimensions, screen_size(reader), (TISSUE,))
             return tile_slide(
                 reader,
                 tissue,
                 settings,
                 slide_id=slide_id,
                 slide_sha256=sha256,
-                found_before_filter=before,
+                found_before_filter=found_before_filter,
             )
     except SlideError as error:
         return _excluded(slide_id, sha256, settings, error, **known)
@@ -232,14 +241,9 @@ def tile_slide_to_files(
     slide_path: str | os.PathLike[str],
     coords_path: str | os.PathLike[str],
     settings: TilingSettings,
-    *,
-    slide_id: str,
-    declared_mpp: float | None = None,
-    tissue_geojson: str | os.PathLike[str] | None = None,
+    **options: Any,
 ) -> TileSet:
     """:func:`tile_file`, written to ``coords.h5``. The file is always written, also for a broken slide."""
-    tiles = tile_file(
-        slide_path, settings, slide_id=slide_id, declared_mpp=declared_mpp, tissue_geojson=tissue_geojson
-    )
+    tiles = tile_file(slide_path, settings, **options)
     write_coords(coords_path, tiles)
     return tiles

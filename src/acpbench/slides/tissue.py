@@ -1,4 +1,4 @@
-"""Where the tissue is: saturation threshold on an overview, cleaned up, and written as polygons.
+"""Where the tissue is: saturation threshold on an overview, cleaned up.
 
 The threshold is Otsu's (IEEE Trans. Syst. Man Cybern. 1979) on HSV saturation, trusted only when the paler
 class looks like empty glass: on a slide that is all tissue, Otsu would otherwise part dark from pale tissue.
@@ -6,11 +6,7 @@ class looks like empty glass: on a slide that is all tissue, Otsu would otherwis
 
 from __future__ import annotations
 
-import math
-import uuid
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,8 +22,29 @@ GLASS_MIN_GAP = 0.06
 SMOOTHING_UM = 4.0
 CLOSE_RADIUS_UM = 16.0
 OPEN_RADIUS_UM = 8.0
-MIN_OBJECT_MM2 = 0.01
-MAX_FILLED_HOLE_MM2 = 0.02
+REMOVABLE = ("pen", "fold", "bubble")
+"""Artefacts that can be taken out of the tissue. Blur is measured on sampled tiles and has no mask."""
+
+
+@dataclass(frozen=True)
+class TissueSettings:
+    """How tissue is cleaned up.
+
+    Attributes:
+        min_area_um2: smaller pieces are dropped. max_hole_um2: smaller holes are filled.
+        remove: artefacts taken out of the tissue, of :data:`REMOVABLE`.
+    """
+
+    min_area_um2: float = 10_000.0
+    max_hole_um2: float = 20_000.0
+    remove: tuple[str, ...] = ("pen",)
+
+    def __post_init__(self) -> None:
+        if not (self.min_area_um2 >= 0 and self.max_hole_um2 >= 0):
+            raise ValueError(f"areas must not be negative, got {self.min_area_um2} and {self.max_hole_um2}")
+        unknown = sorted(set(self.remove) - set(REMOVABLE))
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} cannot be removed; expected {', '.join(REMOVABLE)}")
 
 
 @dataclass(frozen=True)
@@ -51,6 +68,11 @@ class TissueMask:
     def fraction(self) -> float:
         """Share of the slide that is tissue."""
         return float(self.mask.mean()) if self.mask.size else 0.0
+
+    def without(self, taken: np.ndarray, min_px: float) -> TissueMask:
+        """The mask without some pixels, and without what is then smaller than ``min_px``."""
+        mask = drop_small(self.mask & ~taken, min_px)
+        return replace(self, mask=mask, n_objects=count_objects(mask))
 
 
 def hsv(rgb: np.ndarray) -> np.ndarray:
@@ -85,7 +107,7 @@ def find_tissue(
     spacing_um: float,
     *,
     ignore: np.ndarray | None = None,
-    min_object_mm2: float = MIN_OBJECT_MM2,
+    settings: TissueSettings | None = None,
 ) -> TissueMask:
     """Find tissue on an overview.
 
@@ -94,15 +116,15 @@ def find_tissue(
         scale: level-0 pixels per overview pixel.
         spacing_um: um per overview pixel.
         ignore: bool (H, W), pixels that are not tissue whatever their colour (pen, unreadable).
-        min_object_mm2: smaller pieces are dropped.
+        settings: areas of pieces and holes.
 
     Returns:
         A mask that may be empty.
     """
     from scipy import ndimage
-    from skimage.measure import label
     from skimage.morphology import isotropic_closing, isotropic_opening
 
+    settings = settings or TissueSettings()
     smooth = ndimage.gaussian_filter(rgb.astype(np.float32), (SMOOTHING_UM / spacing_um,) * 2 + (0,))
     colour = hsv(np.clip(smooth, 0, 255) / 255.0)
     # Saturation is noise where there is hardly any light (black padding of some scanners).
@@ -114,12 +136,18 @@ def find_tissue(
     if mask.any():
         mask = isotropic_closing(mask, CLOSE_RADIUS_UM / spacing_um)
         mask = isotropic_opening(mask, OPEN_RADIUS_UM / spacing_um)
-        pixel_mm2 = (spacing_um / 1000.0) ** 2
-        mask = drop_small(mask, min_object_mm2 / pixel_mm2)
-        mask = ~drop_small(~mask, MAX_FILLED_HOLE_MM2 / pixel_mm2, keep_border=True)
+        mask = drop_small(mask, settings.min_area_um2 / spacing_um**2)
+        mask = ~drop_small(~mask, settings.max_hole_um2 / spacing_um**2, keep_border=True)
         if ignore is not None:
-            mask = drop_small(mask & ~ignore, min_object_mm2 / pixel_mm2)
-    return TissueMask(mask, scale, threshold, glass, int(label(mask, connectivity=1).max(initial=0)))
+            mask = drop_small(mask & ~ignore, settings.min_area_um2 / spacing_um**2)
+    return TissueMask(mask, scale, threshold, glass, count_objects(mask))
+
+
+def count_objects(mask: np.ndarray) -> int:
+    """Number of 4-connected pieces."""
+    from skimage.measure import label
+
+    return int(label(mask, connectivity=1).max(initial=0))
 
 
 def drop_small(mask: np.ndarray, min_px: float, *, keep_border: bool = False) -> np.ndarray:
@@ -133,102 +161,3 @@ def drop_small(mask: np.ndarray, min_px: float, *, keep_border: bool = False) ->
         keep[np.unique(edge)] = True
     keep[0] = False
     return keep[labels]
-
-
-def mask_polygons(tissue: TissueMask) -> list[Any]:
-    """Shapely polygons in level-0 pixels, holes included, ordered top to bottom then left to right."""
-    from shapely.affinity import scale as scale_geometry
-    from shapely.geometry import Polygon
-    from skimage.measure import find_contours, label, regionprops
-
-    polygons = []
-    for region in regionprops(label(tissue.mask, connectivity=1)):
-        top, left = region.bbox[:2]
-        rings = [
-            # A padded pixel's centre is half a pixel inside it; contours are (row, column).
-            [(column - 0.5 + left, row - 0.5 + top) for row, column in ring]
-            for ring in find_contours(np.pad(region.image, 1).astype(np.float32), 0.5)
-        ]
-        shapes = sorted((Polygon(ring) for ring in rings if len(ring) >= 4), key=lambda p: -p.area)
-        outline = Polygon(shapes[0].exterior, [hole.exterior for hole in shapes[1:]]).simplify(0.25)
-        if not outline.is_valid:
-            outline = outline.buffer(0)
-        outline = scale_geometry(outline, tissue.scale[0], tissue.scale[1], origin=(0, 0))
-        polygons.extend(part for part in getattr(outline, "geoms", [outline]) if not part.is_empty)
-    return sorted(polygons, key=lambda p: (p.bounds[1], p.bounds[0], p.bounds[3], p.bounds[2]))
-
-
-def tissue_geojson(tissue: TissueMask | None, slide_id: str) -> dict[str, Any]:
-    """QuPath GeoJSON: one ``Tissue`` annotation a piece, coordinates in level-0 pixels.
-
-    Ids are derived from the slide id and the index, so that the same slide gives the same bytes.
-    """
-    features = []
-    for index, polygon in enumerate(mask_polygons(tissue) if tissue is not None else []):
-        rings = [polygon.exterior, *polygon.interiors]
-        features.append(
-            {
-                "type": "Feature",
-                "id": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{slide_id}/tissue/{index}")),
-                "geometry": {
-                    "type": "Polygon",
-                    "coordinates": [[[round(x, 2), round(y, 2)] for x, y in ring.coords] for ring in rings],
-                },
-                "properties": {
-                    "objectType": "annotation",
-                    "name": f"Tissue {index + 1}",
-                    "classification": {"name": "Tissue", "color": [0, 160, 80]},
-                    "isLocked": False,
-                },
-            }
-        )
-    return {"type": "FeatureCollection", "features": features}
-
-
-def _rasterise(rings: list[Any], scale: tuple[float, float], size: tuple[int, int]) -> np.ndarray:
-    """Even-odd fill of rings in level-0 pixels: bool (H, W), True where a pixel's centre lies inside."""
-    toggles = np.zeros((size[1], size[0] + 1), dtype=np.int32)
-    for ring in rings:
-        points = np.asarray(ring, dtype=np.float64)[:, :2] / scale
-        for (xa, ya), (xb, yb) in pairwise(points):
-            # Rows whose centre y + 0.5 lies in [low, high): half-open, so a shared vertex counts once.
-            low, high = min(ya, yb), max(ya, yb)
-            rows = np.arange(max(math.ceil(low - 0.5), 0), min(math.ceil(high - 0.5), size[1]))
-            if len(rows):
-                crossing = xa + (rows + 0.5 - ya) * (xb - xa) / (yb - ya)
-                columns = np.clip(np.ceil(crossing - 0.5), 0, size[0]).astype(np.int64)
-                np.add.at(toggles, (rows, columns), 1)
-    return (np.cumsum(toggles, axis=1)[:, :-1] & 1).astype(bool)
-
-
-def mask_from_geojson(
-    geojson: dict[str, Any], dimensions: tuple[int, int], size: tuple[int, int]
-) -> TissueMask:
-    """Rasterise (possibly hand-edited) tissue polygons onto an overview of ``size`` (width, height).
-
-    Args:
-        geojson: FeatureCollection of Polygon or MultiPolygon features in level-0 pixels. Features whose
-            QuPath classification is something other than ``Tissue`` are left out.
-        dimensions: slide ``(width, height)``, level-0 pixels.
-        size: mask ``(width, height)``.
-    """
-    from shapely.geometry import shape
-    from skimage.measure import label
-
-    scale = (dimensions[0] / size[0], dimensions[1] / size[1])
-    polygons = []
-    for feature in geojson.get("features", []):
-        name = ((feature.get("properties") or {}).get("classification") or {}).get("name", "Tissue")
-        if name == "Tissue" and feature.get("geometry"):
-            geometry = shape(feature["geometry"])
-            polygons.extend(
-                p
-                for p in getattr(geometry, "geoms", [geometry])
-                if p.geom_type == "Polygon" and not p.is_empty
-            )
-    total = np.zeros((size[1], size[0]), dtype=bool)
-    for polygon in polygons:
-        total |= _rasterise(
-            [polygon.exterior.coords, *(hole.coords for hole in polygon.interiors)], scale, size
-        )
-    return TissueMask(total, scale, float("nan"), False, int(label(total, connectivity=1).max(initial=0)))
