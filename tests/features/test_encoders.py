@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from acpbench.core.errors import InputError
-from acpbench.features.encoders import TorchEncoder, load_encoder, pick_device
+from acpbench.features.devices import pick_device
+from acpbench.features.encoders import TorchEncoder, load_encoder
 from acpbench.features.registry import EncoderSpec, load_registry
 
 TILES = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
@@ -23,7 +24,7 @@ def registry(repository):
 def tiny_spec(**changes) -> EncoderSpec:
     row = {
         "id": "tiny",
-        "source": {"kind": "timm", "ref": "nobody/tiny"},
+        "source": {"kind": "hub", "ref": "nobody/tiny"},
         "licence": "none",
         "gated": False,
         "variant": "cls",
@@ -110,9 +111,12 @@ def test_efficientnet_is_the_trained_network(efficientnet):
 
 
 def test_features_do_not_depend_on_the_batch(efficientnet):
-    together = efficientnet.encode(TILES)
-    alone = np.concatenate([efficientnet.encode(TILES[i : i + 1]) for i in range(3)])
-    assert np.allclose(together, alone, atol=1e-4)
+    """Not a bit, on a CPU: neither on how many tiles come together, nor on their order and neighbours."""
+    tiles = np.random.default_rng(1).integers(0, 256, (5, 224, 224, 3), dtype=np.uint8)
+    together = efficientnet.encode(tiles)
+    assert np.array_equal(together[1:2], efficientnet.encode(tiles[1:2]))
+    assert np.array_equal(together, efficientnet.encode(tiles[::-1])[::-1])
+    assert np.array_equal(together[2:5], efficientnet.encode(tiles[2:5]))
     assert efficientnet.encode(TILES[:0]).shape == (0, 1280)
 
 
@@ -207,6 +211,48 @@ def test_out_of_memory_halves_the_batch():
     assert encoder.sizes[9] == 1
 
 
+def test_no_memory_for_one_tile_is_said(monkeypatch):
+    class Hungry(TorchEncoder):
+        def forward(self, images):
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    encoder = Hungry(tiny_spec(dim=3), torch.nn.Identity(), "0" * 64, "cpu")
+    with pytest.raises(InputError, match="one tile does not fit into memory with tiny; give the job more"):
+        encoder.encode(TILES)
+
+    class Broken(Hungry):
+        def forward(self, images):
+            raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="mat1"):  # any other error stays what it is
+        Broken(tiny_spec(dim=3), torch.nn.Identity(), "0" * 64, "cpu").encode(TILES)
+
+
+def test_a_gpu_gets_the_next_batch_before_the_last_is_fetched():
+    """On a device that computes by itself, results come one batch late and in order; on a CPU at once."""
+    events = []
+
+    class Logged(TorchEncoder):
+        def forward(self, images):
+            events.append("launch")
+            return images.mean(dim=(2, 3))
+
+        def _fetch(self, parts):
+            events.append("fetch")
+            return super()._fetch(parts)
+
+    encoder = Logged(tiny_spec(dim=3), torch.nn.Identity(), "0" * 64, "cpu")
+    batches = [encoder.prepare(TILES[i : i + 1]) for i in range(3)]
+    at_once = list(encoder.encode_stream(batches))
+    assert events == ["launch", "fetch"] * 3
+    events.clear()
+    encoder.device = "elsewhere"
+    encoder._normalise = lambda tiles: tiles.permute(0, 3, 1, 2).float()
+    later = list(encoder.encode_stream(batches))
+    assert events == ["launch", "launch", "fetch", "launch", "fetch", "fetch"]
+    assert [len(part) for part in later] == [1, 1, 1] == [len(part) for part in at_once]
+
+
 def test_device():
     assert pick_device("cpu") == "cpu"
     assert pick_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
@@ -216,6 +262,50 @@ def test_device():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_gpu_agrees_with_cpu(registry, efficientnet):
-    cuda = load_encoder(registry["efficientnet_lite0"], device="cuda")
-    assert np.allclose(cuda.encode(TILES), efficientnet.encode(TILES), atol=2e-2)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_gpu_agrees_with_cpu(registry, efficientnet, dtype):
+    """Also its tiles a second: extraction's part (copy, normalise, fetch) against the forward alone."""
+    import time
+
+    spec = registry["efficientnet_lite0"].model_copy(update={"compute_dtype": dtype})
+    cuda = load_encoder(spec, device="cuda")
+    wanted, found = efficientnet.encode(TILES), cuda.encode(TILES)
+    assert np.abs(found - wanted).max() <= {"float32": 2e-2, "float16": 3e-2, "bfloat16": 0.3}[dtype]
+    tiles = np.random.default_rng(1).integers(0, 256, (64, 224, 224, 3), dtype=np.uint8)
+    batches = [cuda.prepare(tiles)] * 20
+    assert batches[0].is_pinned()
+    list(cuda.encode_stream(batches))  # warm-up
+    start = time.perf_counter()
+    for _ in cuda.encode_stream(batches):
+        pass
+    whole = time.perf_counter() - start
+    with torch.inference_mode():
+        images = cuda._normalise(batches[0])
+        reduced = {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(dtype)
+        with torch.autocast("cuda", dtype=reduced or torch.float16, enabled=reduced is not None):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in batches:
+                cuda.forward(images)
+            torch.cuda.synchronize()
+    alone = time.perf_counter() - start
+    print(f"{dtype}: {1280 / whole:.0f} tiles/s, forward alone {1280 / alone:.0f} tiles/s")
+    assert whole <= 1.5 * alone
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_job_has_a_context_on_its_own_gpu_only():
+    """CUDA is not started before the device is chosen, and then sees one device."""
+    import subprocess
+    import sys
+
+    code = (
+        "from acpbench.features.devices import claim_gpu, pick_device\n"
+        "import acpbench.features.encoders, acpbench.features.extract\n"
+        "with claim_gpu() as name:\n"
+        "    import torch\n"
+        "    assert not torch.cuda.is_initialized()\n"
+        "    assert pick_device('auto') == 'cuda' and torch.cuda.device_count() == 1, name\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,7 +11,7 @@ from PIL import Image
 import acpbench.slides.coords as slides_coords
 from acpbench.core.errors import InputError
 from acpbench.core.files import sha256_file
-from acpbench.features.encoders import load_encoder
+from acpbench.features.encoders import DeferredEncoder, load_encoder
 from acpbench.features.extract import extract_slide, store_path
 from acpbench.features.registry import load_registry
 from acpbench.features.store import read_features
@@ -140,3 +140,145 @@ def test_changed_slide_and_wrong_spacing(slide, tmp_path, color, repository):
     with pytest.raises(InputError, match=r"the tiles have 0\.5"):
         extract_slide(path, tmp_path / "coords.h5", strict, tmp_path / "s1.h5")
     assert not (tmp_path / "s1.h5").exists()
+
+
+class Counted(DeferredEncoder):
+    """Says whether the network was ever built."""
+
+    loads = 0
+
+    @property
+    def weights_sha256(self) -> str:
+        return "w" * 64
+
+    def load(self):
+        self.loads += 1
+        return super().load()
+
+
+def test_broken_coordinates_are_refused_before_anything_is_loaded(slide, tmp_path, color):
+    path, _ = slide
+    encoder = Counted(color.spec)
+    whole = (tmp_path / "coords.h5").read_bytes()
+    for left in (0, 100, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "coords.h5").write_bytes(whole[:left])
+        with pytest.raises(InputError, match=r"not a readable coords\.h5"):
+            extract_slide(path, tmp_path / "coords.h5", encoder, tmp_path / "s1.h5")
+    (tmp_path / "coords.h5").unlink()
+    with pytest.raises(InputError, match="does not exist"):
+        extract_slide(path, tmp_path / "coords.h5", encoder, tmp_path / "s1.h5")
+    assert encoder.loads == 0 and not (tmp_path / "s1.h5").exists()
+
+
+def test_a_slide_without_tiles_and_one_that_is_done_load_nothing(slide, tmp_path, color):
+    path, tiles = slide
+    encoder = Counted(color.spec)
+    none = {"coords": COORDS[:0], "tissue_fractions": np.ones(0), "plan": None}
+    write_coords(tmp_path / "e.h5", dataclasses.replace(tiles, status="empty_tissue", **none))
+    extract_slide(path, tmp_path / "e.h5", encoder, tmp_path / "empty.h5")
+    assert encoder.loads == 0 and read_features(tmp_path / "empty.h5").attrs["device"] == "none"
+    extract_slide(path, tmp_path / "coords.h5", encoder, tmp_path / "s1.h5")
+    assert encoder.loads > 0
+    encoder.loads = 0
+    assert extract_slide(path, tmp_path / "coords.h5", encoder, tmp_path / "s1.h5")["cache"] == "hit"
+    assert encoder.loads == 0
+
+
+def test_one_tile_is_enough(slide, tmp_path, color):
+    path, tiles = slide
+    one = dataclasses.replace(tiles, coords=COORDS[5:6], tissue_fractions=np.ones(1))
+    write_coords(tmp_path / "coords.h5", one)
+    assert extract_slide(path, tmp_path / "coords.h5", color, tmp_path / "s1.h5")["n_tiles"] == 1
+    bag = read_features(tmp_path / "s1.h5")
+    assert bag.coords.tolist() == [[32, 32]] and bag.features[0, 0] == pytest.approx(5 * 16 / 255, abs=1e-6)
+
+
+def test_an_unreadable_tile_is_left_out_and_no_blank_takes_its_place(slide, tmp_path, color, monkeypatch):
+    """Encoders see real pixels only: as many tiles as features, none of them white or black by default."""
+    path, _ = slide
+    real, seen = slides_coords.read_tile, []
+
+    def flaky(reader, x, y, plan):
+        if (x, y) == (96, 96):
+            raise SlideError("unreadable", "broken tile", reason="read_failed")
+        return real(reader, x, y, plan)
+
+    class Watching(type(color)):
+        def encode(self, batch):
+            seen.extend(batch.reshape(len(batch), -1).tolist())
+            return super().encode(batch)
+
+    monkeypatch.setattr(slides_coords, "read_tile", flaky)
+    result = extract_slide(path, tmp_path / "coords.h5", Watching(color.spec), tmp_path / "s1.h5")
+    assert (result["n_tiles"], result["n_bad_tiles"], len(seen)) == (15, 1, 15)
+    assert [tile[0] for tile in seen] == [16 * i for i in range(15)]  # the 16th, of grey 240, is not there
+    assert [96, 96] not in read_features(tmp_path / "s1.h5").coords.tolist()
+
+
+def test_the_slide_is_read_in_a_thread_of_its_own_and_opened_there(slide, tmp_path, color, monkeypatch):
+    import threading
+
+    path, _ = slide
+    real, opened, used = slides_coords.open_slide, [], []
+
+    def opening(*arguments, **options):
+        opened.append(threading.current_thread().name)
+        return real(*arguments, **options)
+
+    read = slides_coords.read_tile
+    monkeypatch.setattr(slides_coords, "open_slide", opening)
+    monkeypatch.setattr(
+        slides_coords, "read_tile", lambda *a: (used.append(threading.current_thread().name), read(*a))[1]
+    )
+    extract_slide(path, tmp_path / "coords.h5", color, tmp_path / "s1.h5", batch_size=2)
+    assert opened == ["read-ahead"] and set(used) == {"read-ahead"}
+    assert not [thread for thread in threading.enumerate() if thread.name == "read-ahead"]
+
+
+def test_too_little_memory_is_said_with_the_amount(slide, tmp_path, color, monkeypatch):
+    import acpbench.features.extract as module
+
+    path, _ = slide
+
+    class Full:
+        def __getattr__(self, name):
+            return getattr(np, name)
+
+        def empty(self, *arguments, **options):
+            raise MemoryError
+
+    monkeypatch.setattr(module, "np", Full())
+    told = r"no memory for 16 tiles x 6 numbers \(0\.0 GiB\); give the job more"
+    with pytest.raises(InputError, match=told):
+        extract_slide(path, tmp_path / "coords.h5", color, tmp_path / "s1.h5")
+    assert not (tmp_path / "s1.h5").exists()
+
+
+def test_the_file_says_what_its_features_are(slide, tmp_path, color):
+    path, tiles = slide
+    extract_slide(path, tmp_path / "coords.h5", color, tmp_path / "s1.h5")
+    attrs = read_features(tmp_path / "s1.h5").attrs
+    expected = {
+        "encoder": "color_stats", "encoder_sha256": color.weights_sha256, "variant": "stats",
+        "dtype": "float32", "compute_dtype": "float32", "spacing_um": 0.5, "tile_size_px": 32,
+        "tile_size_level0": 32.0, "level": 0, "level_downsample": 1.0, "read_size_px": 32, "mpp": 0.5,
+        "slide_width_px": 128, "slide_height_px": 128, "level_width_px": 128, "level_height_px": 128,
+        "slide_sha256": tiles.slide_sha256, "slide_id": "s1", "status": "ok", "n_bad_tiles": 0,
+    }  # fmt: skip
+    assert {name: attrs[name] for name in expected} == expected
+    assert len(attrs["tiler_sha256"]) == len(attrs["cache_key"]) == 64
+    assert "input_size_px" in attrs["transform"]
+
+
+def test_batch_size_changes_no_byte(slide, tmp_path, repository):
+    """The file is the same for batches of any size: 16 tiles by fives or at once."""
+    path, _ = slide
+    spec = load_registry(repository / "config" / "encoders.yaml")["efficientnet_lite0"]
+    small = spec.model_copy(update={"input_size_px": 64})
+    encoder = load_encoder(small, device="cpu")
+    whole = []
+    for size in (5, 64):
+        out = tmp_path / f"{size}.h5"
+        extract_slide(path, tmp_path / "coords.h5", encoder, out, batch_size=size)
+        whole.append(out.read_bytes())
+    assert whole[0] == whole[1]

@@ -1,13 +1,25 @@
-"""Embed one slide's tiles."""
+"""Embed one slide's tiles, or take over the features that another tool made of it."""
 
-from acpbench.features.encoders import load_encoder
+from contextlib import nullcontext
+
+from acpbench.features.devices import claim_gpu
+from acpbench.features.encoders import DeferredEncoder
+from acpbench.features.exchange import import_slide
 from acpbench.features.extract import extract_slide
 from acpbench.features.registry import find_encoder, load_registry
 
 spec = find_encoder(load_registry(snakemake.input.encoders), snakemake.wildcards.encoder)
-extract_slide(
-    snakemake.params.path,
-    snakemake.input.coords,
-    load_encoder(spec, offline=snakemake.params.offline),
-    snakemake.output.features,
-)
+if spec.source.kind == "files":
+    import_slide(spec, snakemake.input.coords, snakemake.output.features)
+else:
+    on_gpu = bool(snakemake.resources.get("gpu", 0))
+    # Before anything starts CUDA: a job sees its own device and no other.
+    with claim_gpu() if on_gpu else nullcontext():
+        extract_slide(
+            snakemake.params.path,
+            snakemake.input.coords,
+            DeferredEncoder(
+                spec, record=snakemake.input.get("weights") or None, device="auto" if on_gpu else "cpu"
+            ),
+            snakemake.output.features,
+        )

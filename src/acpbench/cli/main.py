@@ -13,6 +13,7 @@ from acpbench.core.errors import InputError
 COMMANDS: dict[str, tuple[str, str]] = {
     "tasks": ("acpbench.cli.tasks:tasks", "List and explain the benchmark's tasks."),
     "slides": ("acpbench.cli.slides:slides", "Inspect and tile whole-slide images."),
+    "features": ("acpbench.cli.features:features", "Look into, import and export tile feature files."),
     "tool": ("acpbench.cli.tool:tool", "List and call the pathology tools that agents use."),
     "run": ("acpbench.cli.run:run", "Run one group on one task and record the trajectory."),
         "Serve a scripted policy as a model, to test a harness.",

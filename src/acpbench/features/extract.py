@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +16,12 @@ import numpy as np
 from acpbench.core.errors import InputError
 from acpbench.core.files import sha256_bytes, sha256_file, sha256_json
 from acpbench.core.progress import track
-from acpbench.features.encoders import Encoder
+from acpbench.features.background import read_ahead
+from acpbench.features.encoders import DeferredEncoder, Encoder
 from acpbench.features.store import FeatureBag, cache_key, is_complete, read_features, write_features
 from acpbench.slides.coords import MAX_BAD_FRACTION, TILER_VERSION, TileSet, read_coords, read_tiles
 from acpbench.slides.errors import SlideError
+from acpbench.slides.reader import open_slide
 
 
 def tiler_sha256(tiles: TileSet) -> str:
@@ -32,7 +38,7 @@ def tiler_sha256(tiles: TileSet) -> str:
     )
 
 
-def slide_cache_key(tiles: TileSet, encoder: Encoder) -> str:
+def slide_cache_key(tiles: TileSet, encoder: Encoder | DeferredEncoder) -> str:
     """Key under which the features of these tiles are stored."""
     return cache_key(
         slide_sha256=tiles.slide_sha256,
@@ -45,7 +51,7 @@ def slide_cache_key(tiles: TileSet, encoder: Encoder) -> str:
 def extract_slide(
     slide_path: str | os.PathLike[str],
     coords_path: str | os.PathLike[str],
-    encoder: Encoder,
+    encoder: Encoder | DeferredEncoder,
     out: str | os.PathLike[str],
     *,
     batch_size: int = 64,
@@ -61,8 +67,9 @@ def extract_slide(
 
     Args:
         slide_path: the slide.
-        coords_path: its ``coords.h5``.
-        encoder: see :func:`acpbench.features.encoders.load_encoder`.
+        coords_path: its ``coords.h5``; read and checked before anything is loaded.
+        encoder: see :func:`acpbench.features.encoders.load_encoder`; a deferred one is loaded when the first
+            tile is to be encoded.
         out: target ``<slide_id>.h5``; the sidecar ``<slide_id>.h5.json`` is written last.
         batch_size: tiles a batch; halved by itself when the GPU has no room.
         max_bad_fraction: share of unreadable tiles above which the slide is excluded.
@@ -75,8 +82,8 @@ def extract_slide(
         ``status``.
 
     Raises:
-        InputError: tiles the encoder does not take, a slide that changed since it was tiled, or features
-            that are not finite.
+        InputError: tiles the encoder does not take, a slide that changed since it was tiled, features that
+            are not finite, or too little memory for them.
     """
     tiles = read_coords(coords_path)
     if tiles.status == "ok":
@@ -100,11 +107,24 @@ def extract_slide(
         bag = FeatureBag(held.features, held.coords, held.attrs | {"slide_id": tiles.slide_id})
         write_features(out, bag)
         return _outcome(bag, "hit")
-    bag = _extract(slide_path, tiles, encoder, key, batch_size=batch_size, max_bad_fraction=max_bad_fraction)
+    try:
+        bag = _extract(
+            slide_path, tiles, encoder, key, batch_size=batch_size, max_bad_fraction=max_bad_fraction
+        )
+    except MemoryError:
+        raise InputError(
+            f"no memory for {len(tiles.coords)} tiles x {encoder.spec.dim} numbers "
+            f"({_stored_bytes(tiles, encoder) / 2**30:.1f} GiB); give the job more, or use a coarser grid",
+            file=coords_path,
+        ) from None
     if stored is not None:
         write_features(stored, bag)
     write_features(out, bag)
     return _outcome(bag, "miss")
+
+
+def _stored_bytes(tiles: TileSet, encoder: Encoder | DeferredEncoder) -> int:
+    return len(tiles.coords) * encoder.spec.dim * np.dtype(encoder.spec.stored_dtype).itemsize
 
 
 def store_path(store_dir: str | os.PathLike[str], key: str) -> Path:
@@ -128,45 +148,93 @@ def _outcome(bag: FeatureBag, cache: str) -> dict[str, Any]:
 def _extract(
     slide_path: str | os.PathLike[str],
     tiles: TileSet,
-    encoder: Encoder,
+    encoder: Encoder | DeferredEncoder,
     key: str,
     *,
     batch_size: int,
     max_bad_fraction: float,
 ) -> FeatureBag:
     spec = encoder.spec
-    status, reason, detail, n_bad = tiles.status, tiles.reason, tiles.detail, 0
-    parts: list[np.ndarray] = []
-    kept: list[np.ndarray] = []
-    if tiles.status == "ok":
+    status, reason, detail, n_bad, device = tiles.status, tiles.reason, tiles.detail, 0, "none"
+    # In the stored type from the start: a slide's features exist once in memory, and half as large.
+    features = np.empty((len(tiles.coords) if status == "ok" else 0, spec.dim), spec.stored_dtype)
+    coords = np.empty((len(features), 2), np.int64)
+    n, geometry = 0, _no_geometry()
+    if status == "ok":
+        loaded = encoder.load() if isinstance(encoder, DeferredEncoder) else encoder
+        device = loaded.device
         stream = read_tiles(slide_path, tiles, batch_size=batch_size, max_bad_fraction=max_bad_fraction)
-        try:
-            if sha256_file(slide_path) != tiles.slide_sha256:
-                raise InputError("changed since it was tiled; tile it again", file=slide_path)
-            n_batches = -(-len(tiles.coords) // batch_size)
-            for batch in track(stream, label=f"features of {tiles.slide_id}", total=n_batches):
-                parts.append(encoder.encode(batch.pixels))
-                kept.append(batch.coords)
-        except SlideError as error:
-            status, reason, detail = error.status, error.reason, error.message
-            parts, kept = [], []
-        except OSError as error:
-            raise InputError(f"cannot be read ({error.strerror})", file=slide_path) from None
+        # The slide is hashed beside the reading; nothing is written before both have ended.
+        with ThreadPoolExecutor(1) as hashing:
+            digest = hashing.submit(sha256_file, slide_path)
+            try:
+                geometry = _slide_geometry(slide_path, tiles)
+                for found, corners in _encoded(stream, tiles, loaded):
+                    with np.errstate(over="ignore"):  # beyond float16 it is infinite, which the store refuses
+                        features[n : n + len(found)] = found
+                    coords[n : n + len(found)] = corners
+                    n += len(found)
+                _check_unchanged(slide_path, digest, tiles)
+            except SlideError as error:
+                _check_unchanged(slide_path, digest, tiles)
+                status, reason, detail, n = error.status, error.reason, error.message, 0
+            except Exception:  # a slide that changed fails in any way; that is what has to be said then
+                _check_unchanged(slide_path, digest, tiles)
+                raise
         n_bad = stream.n_bad
-    stored = np.dtype(spec.stored_dtype)
-    features = np.concatenate(parts) if parts else np.zeros((0, spec.dim), np.float32)
-    with np.errstate(over="ignore"):  # a value beyond float16 becomes infinite, which the store refuses
-        features = features.astype(stored)
-    coords = np.concatenate(kept) if kept else np.zeros((0, 2), np.int64)
-    return FeatureBag(
-        features, coords.astype(np.int64), _attributes(tiles, encoder, key, status, reason, detail, n_bad)
-    )
+    attributes = _attributes(tiles, encoder, key, status, reason, detail, n_bad)
+    return FeatureBag(features[:n], coords[:n], attributes | geometry | {"device": device})
+
+
+def _check_unchanged(slide_path: str | os.PathLike[str], digest: Future[str], tiles: TileSet) -> None:
+    try:
+        same = digest.result() == tiles.slide_sha256
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", file=slide_path) from None
+    if not same:
+        raise InputError("changed since it was tiled; tile it again", file=slide_path)
+
+
+def _encoded(stream: Any, tiles: TileSet, encoder: Encoder) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Features and corners, batch by batch. One thread reads and decodes ahead, this one computes."""
+    corners: deque[np.ndarray] = deque()
+    total = -(-len(tiles.coords) // stream.batch_size)
+    ahead = read_ahead(stream, prepare=lambda batch: (encoder.prepare(batch.pixels), batch.coords))
+
+    def batches() -> Iterator[Any]:
+        for pixels, at in track(ahead, label=f"features of {tiles.slide_id}", total=total):
+            corners.append(at)
+            yield pixels
+
+    with closing(ahead):
+        for features in encoder.encode_stream(batches()):
+            yield features, corners.popleft()
+
+
+def _no_geometry() -> dict[str, int]:
+    return dict.fromkeys(("slide_width_px", "slide_height_px", "level_width_px", "level_height_px"), -1)
+
+
+def _slide_geometry(slide_path: str | os.PathLike[str], tiles: TileSet) -> dict[str, int]:
+    """Sizes of level 0 and of the level that is read: other tools' files state them."""
+    assert tiles.plan is not None
+    with open_slide(slide_path, tiles.mpp_x) as reader:
+        level = reader.level_dimensions[tiles.plan.level]
+        return dict(zip(_no_geometry(), (*reader.dimensions, *level), strict=True))
 
 
 def _attributes(
-    tiles: TileSet, encoder: Encoder, key: str, status: str, reason: str, detail: str, n_bad: int
+    tiles: TileSet,
+    encoder: Encoder | DeferredEncoder,
+    key: str,
+    status: str,
+    reason: str,
+    detail: str,
+    n_bad: int,
 ) -> dict[str, Any]:
     spec, plan = encoder.spec, tiles.plan
+    loaded = encoder.load() if isinstance(encoder, DeferredEncoder) and status == "ok" else encoder
+    on_gpu = getattr(loaded, "device", "none") == "cuda"
     return {
         "encoder": spec.id,
         "encoder_sha256": encoder.weights_sha256,
@@ -179,11 +247,14 @@ def _attributes(
         },
         "dtype": spec.stored_dtype,
         # A CPU computes in float32 whatever the row says.
-        "compute_dtype": spec.compute_dtype if encoder.device == "cuda" else "float32",
-        "device": encoder.device,
+        "compute_dtype": spec.compute_dtype if on_gpu else "float32",
         "spacing_um": tiles.requested_spacing_um if plan is None else plan.effective_spacing_x_um,
         "tile_size_px": tiles.tile_size_px,
         "tile_size_level0": -1.0 if plan is None else plan.tile_width_level0,
+        "level": -1 if plan is None else plan.level,
+        "level_downsample": -1.0 if plan is None else plan.downsample_x,
+        "read_size_px": -1 if plan is None else plan.read_width_px,
+        "mpp": -1.0 if tiles.mpp_x is None else tiles.mpp_x,
         "tiler_sha256": tiler_sha256(tiles),
         "slide_id": tiles.slide_id,
         "slide_sha256": tiles.slide_sha256,

@@ -1,4 +1,4 @@
-"""The encoder registry: one checked row for each tile encoder."""
+"""The encoder registry: one checked row for each encoder and output variant."""
 
 from __future__ import annotations
 
@@ -14,23 +14,41 @@ from acpbench.core.ids import check_id
 SPACING_TOLERANCE = 0.05
 """Relative difference up to which a tile's spacing counts as the one the encoder was trained at."""
 
+_SAME_FEATURE = {"licence": True, "gated": True, "verified": True, "note": True}
+"""Fields that say something about a row and change no feature."""
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class EncoderSource(_Strict):
-    """Where the weights come from; ``ref`` is a package, a hub repository or a built-in name."""
+    """Where the weights come from. What they are is decided by their hash, not by this block."""
 
-    kind: Literal["builtin", "package", "timm"]
-    ref: str
+    kind: Literal["builtin", "package", "hub", "local", "files"]
+    ref: str = Field(min_length=1, description="Built-in name, package, hub repository, or folder.")
+    file: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9_-]+([./][A-Za-z0-9_-]+)*$", description="File in the repository."
+    )
+    revision: str | None = Field(None, description="Commit of the repository; default: its newest.")
+    folder: str | None = Field(None, description="File or folder here that holds the weights.")
+    sha256: str | None = Field(None, pattern="^[0-9a-f]{64}$", description="Refuse any other weights.")
+
+    @property
+    def name(self) -> str:
+        """``owner/model`` → ``owner--model``: one file name for all encoders that share these weights."""
+        return self.ref.replace("/", "--")
 
 
 class TimmModel(_Strict):
-    """How timm builds the network: architecture name and keyword arguments of ``create_model``."""
+    """How timm builds the network: architecture name and keyword arguments of ``create_model``.
+
+    ``unused`` lists beginnings of names in the checkpoint that belong to no part of this network.
+    """
 
     architecture: str
     kwargs: dict[str, Any] = Field(default_factory=dict)
+    unused: list[str] = Field(default_factory=list)
 
 
 class EncoderSpec(_Strict):
@@ -40,7 +58,7 @@ class EncoderSpec(_Strict):
     source: EncoderSource
     licence: str
     gated: bool
-    variant: Literal["stats", "pooled", "cls", "cls_mean"]
+    variant: Literal["stats", "pooled", "cls", "cls_mean", "map_mean"]
     dim: int = Field(gt=0)
     input_size_px: int | None = Field(gt=0)
     spacing_um: list[float]
@@ -50,6 +68,9 @@ class EncoderSpec(_Strict):
     accepts_resize: bool = False
     compute_dtype: Literal["float32", "float16", "bfloat16"]
     stored_dtype: Literal["float32", "float16"]
+    layout: Literal[
+        "timm", "hf_vit", "hf_dinov2", "dinov2", "ctranspath", "conch", "conch_v1_5", "keep", "musk"
+    ] = "timm"
     timm: TimmModel | None = None
     verified: bool
     note: str = ""
@@ -57,20 +78,25 @@ class EncoderSpec(_Strict):
     @model_validator(mode="after")
     def _complete(self) -> EncoderSpec:
         check_id(self.id, "encoder")
-        if self.source.kind != "builtin" and None in (
-            self.input_size_px,
-            self.mean,
-            self.std,
-            self.interpolation,
-        ):
+        network = (self.input_size_px, self.mean, self.std, self.interpolation)
+        if self.source.kind not in ("builtin", "files") and None in network:
             raise ValueError("a network needs input_size_px, mean, std and interpolation")
-        if (self.source.kind == "timm") != (self.timm is not None):
-            raise ValueError("a timm source needs its timm block, and no other source has one")
+        if (self.source.kind in ("hub", "local")) != (self.timm is not None):
+            raise ValueError("a hub or local source needs its timm block, and no other source has one")
         return self
 
+    @property
+    def needs_weights(self) -> bool:
+        """Whether weights have to be fetched or laid down before the encoder runs."""
+        return self.source.kind in ("hub", "local")
+
     def settings_sha256(self) -> str:
-        """Hash of what changes a feature; licence, note and ``verified`` do not."""
-        return sha256_json(self.model_dump(exclude={"licence", "gated", "verified", "note"}))
+        """Hash of what changes a feature, the variant among it.
+
+        Licence, note, ``verified`` and where the weights lie do not; the weights' own hash is taken apart.
+        """
+        elsewhere = {"file": True, "revision": True, "folder": True, "sha256": True}
+        return sha256_json(self.model_dump(exclude={**_SAME_FEATURE, "source": elsewhere}))
 
     def check_tiles(
         self,
@@ -120,18 +146,31 @@ def load_registry(path: str | os.PathLike[str]) -> dict[str, EncoderSpec]:
     for name, row in rows.items():
         if not isinstance(row, dict):
             raise InputError("expected a mapping", file=path, field=str(name))
-        try:
-            registry[str(name)] = EncoderSpec(id=str(name), **row)
-        except ValidationError as error:
-            found = describe_validation(error, path)
-            raise InputError(found.message, file=path, field=f"{name}.{found.field}") from None
+        registry[str(name)] = parse_encoder(str(name), row, path)
     return registry
 
 
+def parse_encoder(name: str, row: dict[str, Any], file: object = None) -> EncoderSpec:
+    """Check one row. Raises :class:`InputError` naming file and field."""
+    try:
+        return EncoderSpec(id=name, **row)
+    except ValidationError as error:
+        found = describe_validation(error, file)
+        raise InputError(found.message, file=file, field=f"{name}.{found.field}") from None
+
+
 def find_encoder(registry: dict[str, EncoderSpec], name: str) -> EncoderSpec:
-    """Return the row of ``name``. Raises :class:`InputError` listing the known ids."""
-    if name not in registry:
-        raise InputError(
-            f"encoder {name!r} is not in the registry; known: {', '.join(registry)}", field="encoder"
-        )
-    return registry[name]
+    """Return the row of ``name``.
+
+    Raises:
+        InputError: no such id. A model with several output variants has an id for each (``virchow2`` alone
+            would be 1280 numbers to one reader and 2560 to another); those are named.
+    """
+    if name in registry:
+        return registry[name]
+    variants = [known for known in registry if known.startswith(name + "_")]
+    if variants:
+        raise InputError(f"encoder {name!r} is one of {', '.join(variants)}; name the one", field="encoder")
+    raise InputError(
+        f"encoder {name!r} is not in the registry; known: {', '.join(registry)}", field="encoder"
+    )
