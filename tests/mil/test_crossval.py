@@ -12,9 +12,10 @@ import pytest
 from acpbench.core.errors import InputError
 from acpbench.core.files import read_csv, write_csv
 from acpbench.features.store import FeatureBag, write_features
-from acpbench.mil.crossval import pool_reference, train_reference_fold, write_label_table
+from acpbench.mil.crossval import train_reference_fold, write_label_table
 from acpbench.mil.label_table import read_label_table
 from acpbench.mil.metrics import score_predictions
+from acpbench.mil.pooling import pool_reference
 from acpbench.mil.train import MilSettings
 
 FAST = MilSettings(hidden_dim=8, attention_dim=4, max_epochs=25, lr=1e-2, patience=8)
@@ -152,7 +153,14 @@ def test_reference_end_to_end(tmp_path):
 
 
 def test_two_runs_give_the_same_bytes(tmp_path):
-    names = ["predictions.csv", "metrics.json", "splits.csv", "report.md"]
+    names = [
+        "predictions.csv",
+        "metrics.json",
+        "splits.csv",
+        "report.md",
+        "reliability.csv",
+        "reliability.svg",
+    ]
     names += [
         f"folds/{k}/{f}"
         for k in range(3)
@@ -225,3 +233,165 @@ def test_refusals(tmp_path):
     write_csv(labels, list(rows[0]), rows)
     with pytest.raises(InputError, match="'p00' is in fold"):
         read_label_table(labels)
+
+
+def test_reference_states_who_was_used_and_who_was_left_out(tmp_path):
+    path = cohort(tmp_path)
+    rows = read_csv(path)
+    rows[-1]["grade"], rows[-2]["grade"] = "", "equivocal"  # p17 and p16
+    write_csv(path, list(rows[0]), rows)
+    write_features(
+        tmp_path / "features" / "s01_0.h5",
+        FeatureBag(
+            np.zeros((0, DIM), np.float32),
+            np.zeros((0, 2), np.int64),
+            {"slide_id": "s01_0", "status": "empty_tissue", "encoder": "e", "cache_key": "k"},
+        ),
+    )
+    summary = write_label_table(path, BINDING, task(), 3, 1, tmp_path / "labels.csv")
+    assert (summary["n_slides_given"], summary["n_slides"], summary["n_dropped_patients"]) == (24, 22, 2)
+    folds = [tmp_path / str(k) for k in range(3)]
+    for k, out in enumerate(folds):
+        train_reference_fold(tmp_path / "labels.csv", tmp_path / "features", task(), "e", k, FAST, out)
+    result = pool_reference(folds, tmp_path / "labels.csv", task(), "e", tmp_path / "e", n_bootstrap=20)
+    counts = result["counts"]
+    assert {name: counts[name] for name in list(counts)[:-1]} == {
+        "slides_given": 24,
+        "slides_without_label": 2,
+        "without_label_by_reason": {"label 'equivocal' is not a class": 1, "no label": 1},
+        "slides_labelled": 22,
+        "patients_labelled": 16,
+        "slides_without_tiles": 1,
+        "without_tiles_by_reason": {"empty_tissue": 1},
+        "patients_without_tiles": 1,
+        "patients_scored": 15,
+    }
+    assert counts["slides_given"] == counts["slides_labelled"] + counts["slides_without_label"]
+    report = (tmp_path / "e" / "report.md").read_text()
+    assert "24 usable, 2 left out (label 'equivocal' is not a class: 1; no label: 1), 22 labelled" in report
+    assert "16 labelled, 1 left out without tiles, 15 scored" in report and "(empty_tissue: 1)" in report
+
+
+def test_a_cohort_whose_labels_match_nothing_says_what_it_found(tmp_path):
+    path = cohort(tmp_path)
+    rows = [row | {"grade": "7"} for row in read_csv(path)]
+    write_csv(path, list(rows[0]), rows)
+    with pytest.raises(
+        InputError, match=r"no slide has a usable label in grade \(label '7' is not a class: 24\)"
+    ):
+        write_label_table(path, BINDING, task(), 3, 1, tmp_path / "labels.csv")
+
+
+def with_sites(path, sites: str) -> None:
+    """Give patient i the site ``sites[i]``."""
+    rows = [row | {"site": sites[int(row["patient_id"][1:])]} for row in read_csv(path)]
+    write_csv(path, list(rows[0]), rows)
+
+
+def test_folds_of_whole_sites_state_their_sites_and_sizes(tmp_path):
+    path = cohort(tmp_path)
+    with_sites(path, "AAAAAAAABBBBBCCDDE")
+    binding = BINDING | {"site_column": "site"}
+    summary = write_label_table(path, binding, task(), 3, 1, tmp_path / "labels.csv")
+    rows = read_label_table(tmp_path / "labels.csv")
+    for site in "ABCDE":
+        assert len({row["fold"] for row in rows if row["site"] == site}) == 1
+    assert sorted(site for fold in summary["folds"] for site in fold["sites"]) == list("ABCDE")
+    assert sorted(fold["n_patients"] for fold in summary["folds"]) == [5, 5, 8]
+    for fold in summary["folds"]:
+        here = [row for row in rows if row["fold"] == fold["fold"]]
+        assert fold["n_slides"] == len(here) and fold["sites"] == sorted({row["site"] for row in here})
+        assert sum(fold["n_per_label"].values()) == fold["n_patients"]
+    folds = [tmp_path / str(k) for k in range(3)]
+    for k, out in enumerate(folds):
+        train_reference_fold(tmp_path / "labels.csv", tmp_path / "features", task(), "e", k, FAST, out)
+    pool_reference(folds, tmp_path / "labels.csv", task(), "e", tmp_path / "e", n_bootstrap=20)
+    report = (tmp_path / "e" / "report.md").read_text()
+    assert "| sites |" in report and "folds differ in size as the sites do" in report
+
+
+def test_a_patient_of_two_sites_or_without_one_is_named(tmp_path):
+    path = cohort(tmp_path)
+    binding = BINDING | {"site_column": "site"}
+    rows = [row | {"site": "ABC"[i % 3]} for i, row in enumerate(read_csv(path))]  # p00 has slides of A and B
+    write_csv(path, list(rows[0]), rows)
+    with pytest.raises(InputError, match=r"different sites .*p00: A and B"):
+        write_label_table(path, binding, task(), 3, 1, tmp_path / "labels.csv")
+    with_sites(path, "ABCABCABCABCABCABC")
+    rows = read_csv(path)
+    rows[-1]["site"] = "NA"
+    write_csv(path, list(rows[0]), rows)
+    summary = write_label_table(path, binding, task(), 3, 1, tmp_path / "labels.csv")
+    assert summary["n_dropped_by_reason"] == {"no site": 1}
+    with pytest.raises(InputError, match="no column 'hospital'"):
+        write_label_table(path, BINDING | {"site_column": "hospital"}, task(), 3, 1, tmp_path / "labels.csv")
+
+
+def test_continuous_labels_are_stratified_by_quartile(tmp_path):
+    cohort(tmp_path)
+    write_label_table(
+        tmp_path / "slides.csv", {"label_column": "months"}, task("continuous"), 3, 1, tmp_path / "l.csv"
+    )
+    rows = {row["patient_id"]: row for row in read_label_table(tmp_path / "l.csv")}
+    values = sorted(float(row["label"]) for row in rows.values())
+    for low, high in ((0, 4), (14, 18)):  # lowest and highest quarter of 18 patients: in every fold
+        folds = {row["fold"] for row in rows.values() if float(row["label"]) in values[low:high]}
+        assert folds == {0, 1, 2}
+
+
+def test_a_fold_with_one_class_is_null_with_its_reason_and_the_pooled_metric_stands(tmp_path):
+    folds, result = run(tmp_path)
+    assert all(row["AUROC"] is not None for row in result["per_fold"])
+    # The same predictions, with the folds' patients of one class in fold 0.
+    summaries = [json.loads((folder / "fold.json").read_text()) for folder in folds]
+    rows = read_csv(tmp_path / "e" / "predictions.csv")
+    for row in rows:
+        row["fold"] = "0" if row["y_true"] == "low" else str(1 + int(row["patient_id"][1:]) % 4 // 2)
+    from acpbench.mil.pooling import _per_fold
+
+    found = _per_fold(task(), "AUROC", rows, summaries)
+    assert [row["AUROC"] for row in found] == [None] * 3
+    assert {row["note"] for row in found} == {"only one class among the labels"}
+    assert (
+        score_predictions("binary", ["low", "high"], rows)["metrics"]["AUROC"] == result["metrics"]["AUROC"]
+    )
+    assert set(result["per_class"]) == {"low", "high"}
+    assert all(
+        {"recall", "precision", "f1", "auroc", "n"} <= set(row) for row in result["per_class"].values()
+    )
+
+
+def test_the_reference_is_compared_with_its_control(tmp_path):
+    folds, first = run(tmp_path)
+    control = tmp_path / "control"
+    rows = read_csv(tmp_path / "e" / "predictions.csv")
+    generator = np.random.default_rng(0)
+    for row in rows:
+        row["prob_high"] = float(generator.random())
+        row["prob_low"] = 1 - row["prob_high"]
+    write_csv(control / "predictions.csv", list(rows[0]), rows)
+    (control / "metrics.json").write_text((tmp_path / "e" / "metrics.json").read_text())
+    result = pool_reference(
+        folds, tmp_path / "labels.csv", task(), "e", tmp_path / "e2", n_bootstrap=200,
+        controls={"color_stats": control / "metrics.json"},
+    )  # fmt: skip
+    comparison = result["comparison"]
+    assert first["comparison"] is None and comparison["against"] == "color_stats"
+    assert comparison["metric"] == "AUROC" and comparison["n"] == 18 and comparison["difference"] > 0
+    expected = score_predictions("binary", ["low", "high"], rows)["metrics"]["AUROC"]
+    assert comparison["control_value"] == pytest.approx(expected)
+    report = (tmp_path / "e2" / "report.md").read_text()
+    assert "Against color_stats: AUROC +" in report and "DeLong p" in report
+
+
+def test_reference_has_a_reliability_plot_of_its_pooled_predictions(tmp_path):
+    _, result = run(tmp_path)
+    bins = read_csv(tmp_path / "e" / "reliability.csv")
+    assert sum(int(row["n"]) for row in bins) == 18
+    gaps = [
+        int(row["n"]) * abs(float(row["observed"]) - float(row["mean_probability"]))
+        for row in bins
+        if row["observed"]
+    ]
+    assert result["metrics"]["ECE"] == pytest.approx(sum(gaps) / 18, abs=1e-5)
+    assert "<svg" in (tmp_path / "e" / "reliability.svg").read_text()

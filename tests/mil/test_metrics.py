@@ -48,7 +48,9 @@ def test_binary_threshold_metrics():
     assert metrics["brier"] == pytest.approx((0.04 + 0.16 + 0.49 + 0.04) / 4)
     # average precision: ranks .8(+) .7(-) .6(+): 1/2 * 1 + 1/2 * 2/3
     assert metrics["AUPRC"] == pytest.approx(0.5 + 0.5 * 2 / 3)
-    assert result["per_class"]["pos"] == pytest.approx({"recall": 1, "precision": 2 / 3, "f1": 0.8, "n": 2})
+    assert result["per_class"]["pos"] == pytest.approx(
+        {"recall": 1, "precision": 2 / 3, "f1": 0.8, "auroc": 0.75, "n": 2}
+    )
 
 
 def test_ece_bins():
@@ -201,3 +203,36 @@ def test_concordance_is_that_of_torchsurv(seed: int):
     assert ours["metrics"]["c_index"] == pytest.approx(float(ConcordanceIndex()(*tensors)), abs=1e-9)
     weighted = float(ConcordanceIndex()(*tensors, weight=weight))
     assert ours["metrics"]["IPCW_c_index"] == pytest.approx(weighted, abs=1e-6)
+
+
+def test_c_index_of_a_textbook_table_and_its_mirror_image():
+    """Five patients, one censored: 8 comparable pairs, 7 in the right order with risk = 10 - time but one."""
+    times, events = [2, 4, 6, 8, 10], [1, 1, 0, 1, 1]
+    # Comparable: 2 with 4 6 8 10; 4 with 6 8 10; 8 with 10. Risk 8 5 4 6 1: only (4, 8) is wrong.
+    risk = [8, 5, 4, 6, 1]
+    found = score_predictions("survival", [], survival(times, events, risk))["metrics"]
+    assert found["c_index"] == pytest.approx(7 / 8)
+    mirrored = score_predictions("survival", [], survival(times, events, [-r for r in risk]))["metrics"]
+    assert mirrored["c_index"] == pytest.approx(1 / 8)  # never turned round to look better
+
+
+def test_multiclass_classes_have_their_own_auroc():
+    rows = [
+        {"y_true": t, "y_pred": max(zip(p, "abc"))[1], "prob_a": p[0], "prob_b": p[1], "prob_c": p[2]}
+        for t, p in [("a", (0.8, 0.1, 0.1)), ("b", (0.5, 0.2, 0.3)), ("c", (0.1, 0.3, 0.6))]
+    ]
+    found = score_predictions("multiclass", list("abc"), rows)["per_class"]
+    # b: .2 against .1 (right) and .3 (wrong)
+    assert [found[label]["auroc"] for label in "abc"] == [1, 0.5, 1]
+    absent = score_predictions("multiclass", [*"abc", "d"], [row | {"prob_d": 0.0} for row in rows])
+    assert absent["per_class"]["d"]["auroc"] is None and absent["per_class"]["a"]["auroc"] == 1
+
+
+def test_ordinal_predictions_with_probabilities_are_calibrated_too():
+    rows = [
+        {"y_true": "1", "y_pred": "1", "prob_1": 0.7, "prob_2": 0.2, "prob_3": 0.1},
+        {"y_true": "3", "y_pred": "2", "prob_1": 0.1, "prob_2": 0.6, "prob_3": 0.3},
+    ]
+    metrics = score_predictions("ordinal", list("123"), rows)["metrics"]
+    assert metrics["brier"] == pytest.approx((0.09 + 0.04 + 0.01 + 0.01 + 0.36 + 0.49) / 2)
+    assert metrics["ECE"] == pytest.approx((0.3 + 0.6) / 2)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from acpbench.mil.metrics import _resample, score_predictions
+from acpbench.mil.metrics import resample, score_predictions
 from acpbench.mil.resampling import multiplicities
 
 N_RESAMPLES = 12
@@ -49,7 +49,7 @@ def test_equal_to_the_libraries(kind, n):
     classes, rows = table(kind, n, seed=n)
     counts = multiplicities([np.array([i]) for i in range(n)], n, N_RESAMPLES, seed=1)
     names = list(score_predictions(kind, classes, rows)["metrics"])
-    fast = _resample(kind, classes, rows, counts, names)
+    fast = resample(kind, classes, rows, counts)
     assert set(fast) == set(names)
     for index, count in enumerate(counts.astype(int)):
         repeated = [row for row, times in zip(rows, count, strict=True) for _ in range(times)]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from acpbench.core.errors import InputError
-from acpbench.mil.abmil import Mil, class_weights, cox_loss
+from acpbench.mil.abmil import Mil, class_weights
 from acpbench.mil.bags import PatientBag
 from acpbench.mil.metrics import score_predictions
 from acpbench.mil.splits import assign_folds
@@ -78,19 +78,6 @@ def test_attention_finds_the_witnesses():
         assert weights.shape == (len(bag.features),) and weights.sum() == pytest.approx(1, abs=1e-5)
         if bag.label == "b":
             assert weights[:6].mean() > 2 * weights[6:].mean()
-
-
-def test_cox_loss_by_hand():
-    # times 1 < 2 < 3, events 1 0 1, log hazards 1 0 -1; risk sets {1,2,3} and {3}
-    value = cox_loss(
-        torch.tensor([1.0, 0.0, -1.0]), torch.tensor([True, False, True]), torch.tensor([1.0, 2, 3])
-    )
-    expected = (math.log(math.e + 1 + 1 / math.e) - 1 + 0) / 2
-    assert float(value) == pytest.approx(expected, rel=1e-5)
-    right = cox_loss(torch.tensor([2.0, 1, 0]), torch.ones(3, dtype=bool), torch.tensor([1.0, 2, 3]))
-    wrong = cox_loss(torch.tensor([0.0, 1, 2]), torch.ones(3, dtype=bool), torch.tensor([1.0, 2, 3]))
-    assert right < wrong
-    assert float(cox_loss(torch.tensor([1.0, 2]), torch.zeros(2, dtype=bool), torch.tensor([1.0, 2]))) == 0
 
 
 def test_class_weights_with_an_absent_class():
@@ -231,3 +218,10 @@ def test_real_bags(shared_data):
         train = [bag for part in parts.values() for bag in part]
         rows += predict(train_fold(train, inner, "binary", ["neg", "pos"]), test).rows
     assert score_predictions("binary", ["neg", "pos"], rows)["metrics"]["AUROC"] > 0.8
+
+
+def test_without_a_validation_part_the_last_epoch_is_kept():
+    settings = FAST.model_copy(update={"max_epochs": 5, "patience": 1})
+    fitted = train_fold(make_bags(12, 0, prefix="t"), None, "binary", ["a", "b"], settings)
+    assert fitted.best_epoch == 5 and [row["val_loss"] for row in fitted.history] == [None] * 5
+    assert fitted.patients["validation"] == [] and load_model(save_model(fitted)).best_epoch == 5

@@ -1,5 +1,6 @@
 # The reference result: labels and patient-grouped folds, one ABMIL a fold with nested validation, pooled
 # held-out predictions, metrics with intervals, attention pictures.
+from types import SimpleNamespace
 
 
 rule assign_labels:
@@ -10,6 +11,7 @@ rule assign_labels:
         ),
     output:
         labels="results/reference/{task}/labels.csv",
+        summary="results/reference/{task}/labels.csv.json",
         target="results/reference/{task}/target.json",
     log:
         "results/logs/assign_labels/{task}.log",
@@ -53,23 +55,37 @@ rule train_fold:
         "../scripts/train_fold.py"
 
 
+def control_file(name):
+    """A result of the colour control for the same task; nothing for the control itself."""
+    return lambda wildcards: (
+        f"results/reference/{wildcards.task}/{STUDY.control_encoder}/{name}"
+        if STUDY.control_encoder in STUDY.encoders
+        and wildcards.encoder != STUDY.control_encoder
+        else []
+    )
+
+
 rule pool_folds:
     input:
         labels="results/reference/{task}/labels.csv",
+        summary="results/reference/{task}/labels.csv.json",
         target="results/reference/{task}/target.json",
+        folds=expand(
+            "results/reference/{{task}}/{{encoder}}/folds/{fold}/{name}",
+            fold=range(STUDY.folds),
+            name=["model.pt", "history.csv", "attention.h5", "fold.json"],
+        ),
         predictions=expand(
             "results/reference/{{task}}/{{encoder}}/folds/{fold}/predictions.csv",
             fold=range(STUDY.folds),
         ),
-        control=lambda wildcards: (
-            f"results/reference/{wildcards.task}/{STUDY.control_encoder}/metrics.json"
-            if STUDY.control_encoder in STUDY.encoders
-            and wildcards.encoder != STUDY.control_encoder
-            else []
-        ),
+        control=control_file("metrics.json"),
+        control_predictions=control_file("predictions.csv"),
     output:
         splits="results/reference/{task}/{encoder}/splits.csv",
         predictions="results/reference/{task}/{encoder}/predictions.csv",
+        reliability="results/reference/{task}/{encoder}/reliability.svg",
+        bins="results/reference/{task}/{encoder}/reliability.csv",
         metrics="results/reference/{task}/{encoder}/metrics.json",
         report="results/reference/{task}/{encoder}/report.md",
     log:
@@ -84,6 +100,11 @@ rule pool_folds:
         "../scripts/pool_folds.py"
 
 
+def slide_of(wildcards):
+    """Cohort and slide, as the slide rules name them."""
+    return SimpleNamespace(cohort=cohort_of(wildcards), slide_id=wildcards.slide_id)
+
+
 rule draw_attention:
     input:
         labels="results/reference/{task}/labels.csv",
@@ -94,17 +115,45 @@ rule draw_attention:
         features=lambda wildcards: (
             f"results/features/{cohort_of(wildcards)}/{wildcards.encoder}/{wildcards.slide_id}.h5.json"
         ),
+        coords=lambda wildcards: (
+            f"results/slides/{cohort_of(wildcards)}/{wildcards.slide_id}/coords.h5"
+        ),
         thumbnail=lambda wildcards: (
             f"results/slides/{cohort_of(wildcards)}/{wildcards.slide_id}/thumbnail.jpg"
         ),
         quality=lambda wildcards: (
             f"results/slides/{cohort_of(wildcards)}/{wildcards.slide_id}/quality.json"
         ),
+        slide=lambda wildcards: slide_input(slide_of(wildcards)),
     output:
         picture="results/reference/{task}/{encoder}/attention/{slide_id}.jpg",
+        top_tiles="results/reference/{task}/{encoder}/top_tiles/{slide_id}.jpg",
+        top_table="results/reference/{task}/{encoder}/top_tiles/{slide_id}.csv",
     log:
         "results/logs/draw_attention/{task}/{encoder}/{slide_id}.log",
     conda:
         "../envs/acpbench.yaml"
+    params:
+        path=lambda wildcards: slide_path(slide_of(wildcards)),
     script:
         "../scripts/draw_attention.py"
+
+
+# For a slide asked for by name: a target of its own, as one file may hold a hundred thousand tiles.
+rule export_attention:
+    input:
+        attention=expand(
+            "results/reference/{{task}}/{{encoder}}/folds/{fold}/attention.h5",
+            fold=range(STUDY.folds),
+        ),
+        coords=lambda wildcards: (
+            f"results/slides/{cohort_of(wildcards)}/{wildcards.slide_id}/coords.h5"
+        ),
+    output:
+        geojson="results/reference/{task}/{encoder}/qupath/{slide_id}.geojson",
+    log:
+        "results/logs/export_attention/{task}/{encoder}/{slide_id}.log",
+    conda:
+        "../envs/acpbench.yaml"
+    script:
+        "../scripts/export_attention.py"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from acpbench.mil.crossval import pool_reference
+from acpbench.mil.pooling import pool_reference
 from acpbench.mil.target import read_target
 
 pool_reference(

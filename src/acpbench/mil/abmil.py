@@ -1,19 +1,25 @@
 """Attention-based multiple-instance models, their output heads and losses.
 
-Attention pooling follows Ilse, Tomczak and Welling (ICML 2018), with and without the gate.
+Attention pooling follows Ilse, Tomczak and Welling (ICML 2018), with and without the gate. A batch is a list
+of bags of any lengths; nothing is padded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
 from torch import nn
 
 from acpbench.core.errors import InputError
+from acpbench.mil.cox import cox_loss
 
 Aggregator = Literal["gated_abmil", "abmil", "mean"]
+BLOCK_BAGS, BLOCK_TILES = 16, 2048
+"""Bags are pooled together while a block has fewer bags and tiles than this."""
+LONG_BAG_TILES = 256
+"""From this mean length on, bags are projected one by one, which saves copying them into one batch."""
 
 
 def n_outputs(output_type: str, n_classes: int) -> int:
@@ -39,7 +45,7 @@ class Mil(nn.Module):
         output_type: binary, multiclass, ordinal, continuous or survival.
         n_classes: number of classes (ignored for continuous and survival).
         aggregator: gated attention, plain attention, or the mean over tiles.
-        hidden_dim: width of the projection.
+        hidden_dim: width H of the projection.
         attention_dim: width of the attention network.
         dropout: dropout after the projection and before the head.
     """
@@ -57,12 +63,15 @@ class Mil(nn.Module):
     ) -> None:
         super().__init__()
         self.output_type, self.aggregator = output_type, aggregator
-        self.project = nn.Sequential(nn.Linear(in_dim, hidden_dim), nn.ReLU(), nn.Dropout(dropout))
+        self.project = nn.Sequential(
+            nn.Linear(in_dim, hidden_dim), nn.ReLU(inplace=True), nn.Dropout(dropout)
+        )
         if aggregator not in ("gated_abmil", "abmil", "mean"):
             raise InputError(f"aggregator {aggregator!r}; expected gated_abmil, abmil or mean")
         if aggregator != "mean":
             self.attend = nn.Linear(hidden_dim, attention_dim)
-            self.score = nn.Linear(attention_dim, 1)
+            # No bias: the softmax over tiles would not see it.
+            self.score = nn.Linear(attention_dim, 1, bias=False)
         if aggregator == "gated_abmil":
             self.gate = nn.Linear(hidden_dim, attention_dim)
         self.head = nn.Sequential(
@@ -74,13 +83,46 @@ class Mil(nn.Module):
             self.log_steps = nn.Parameter(torch.zeros(n_classes - 2))
 
     def attention_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """(N, hidden) → (N,) unnormalised attention; zeros for mean pooling."""
+        """(N, H) → (N,) float32 unnormalised attention; zeros for mean pooling."""
         if self.aggregator == "mean":
-            return hidden.new_zeros(len(hidden))
+            return hidden.new_zeros(len(hidden), dtype=torch.float32)
         attended = torch.tanh(self.attend(hidden))
         if self.aggregator == "gated_abmil":
             attended = attended * torch.sigmoid(self.gate(hidden))
-        return self.score(attended).squeeze(-1)
+        return self.score(attended).squeeze(-1).float()
+
+    def pool(
+        self, logits: torch.Tensor, hidden: torch.Tensor, sizes: Sequence[int]
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Softmax over each bag's tiles and the weighted sums.
+
+        Short bags are pooled in blocks by one masked softmax and one matrix product: a few kernels for each
+        of many short bags would cost more than the arithmetic.
+
+        Args:
+            logits: (N,) attention logits of all bags, one bag after the other.
+            hidden: (N, H).
+            sizes: tiles of each bag, N in all.
+
+        Returns:
+            (B, H) float32 and B attention vectors.
+        """
+        pooled, weights = [], []
+        for start, end, block in _blocks(sizes):
+            part, tiles = logits[start:end], hidden[start:end].float()
+            if len(block) == 1:
+                share = torch.softmax(part, dim=0)
+                pooled.append((share @ tiles)[None])
+                weights.append(share)
+                continue
+            lengths = torch.tensor(block, device=part.device)
+            bag = torch.arange(len(block), device=part.device)
+            owner = bag.repeat_interleave(lengths)
+            share = part.expand(len(block), -1).masked_fill(owner != bag[:, None], -torch.inf).softmax(dim=1)
+            pooled.append(share @ tiles)
+            edges = [0, *lengths.cumsum(0).tolist()]
+            weights += [share[b, edges[b] : edges[b + 1]] for b in range(len(block))]
+        return torch.cat(pooled), weights
 
     def forward(self, bags: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Pool each bag and apply the head.
@@ -89,14 +131,20 @@ class Mil(nn.Module):
             bags: B tensors (N_b, D), N_b >= 1.
 
         Returns:
-            (B, outputs) raw outputs and B attention vectors (N_b,) that each sum to 1.
+            (B, outputs) raw outputs and B attention vectors (N_b,) that each sum to 1; all float32.
         """
         sizes = [len(bag) for bag in bags]
-        hidden = self.project(torch.cat(list(bags)))
-        parts = hidden.split(sizes)
-        weights = [torch.softmax(part, dim=0) for part in self.attention_logits(hidden).split(sizes)]
-        pooled = torch.stack([weight @ part for weight, part in zip(weights, parts, strict=True)])
-        return self.head(pooled), weights
+        if len(bags) == 1:
+            hidden = self.project(bags[0])
+        elif sum(sizes) >= LONG_BAG_TILES * len(bags):
+            hidden = torch.cat([self.project(bag) for bag in bags])
+        else:
+            hidden = self.project(torch.cat(list(bags)))
+        logits = self.attention_logits(hidden)
+        # Sums over thousands of tiles and the few numbers after them are not worth reduced precision.
+        with torch.autocast(hidden.device.type, enabled=False):
+            pooled, weights = self.pool(logits, hidden, sizes)
+            return self.head(pooled), weights
 
     def cumulative_logits(self, output: torch.Tensor) -> torch.Tensor:
         """(B, 1) ordinal scores → (B, C - 1) logits of P(class > k), falling in k."""
@@ -110,6 +158,19 @@ class Mil(nn.Module):
         above = torch.sigmoid(self.cumulative_logits(output))
         edges = torch.cat([above.new_ones(len(above), 1), above, above.new_zeros(len(above), 1)], dim=1)
         return (edges[:, :-1] - edges[:, 1:]).clamp_min(0)
+
+
+def _blocks(sizes: Sequence[int]) -> Iterator[tuple[int, int, list[int]]]:
+    """(first tile, end tile, sizes) of consecutive bags that are pooled together."""
+    start, end, block = 0, 0, []
+    for size in sizes:
+        if block and (len(block) == BLOCK_BAGS or end - start + size > BLOCK_TILES):
+            yield start, end, block
+            start, block = end, []
+        block.append(size)
+        end += size
+    if block:
+        yield start, end, block
 
 
 def class_weights(labels: torch.Tensor, n_classes: int) -> torch.Tensor:
@@ -128,57 +189,47 @@ def class_weights(labels: torch.Tensor, n_classes: int) -> torch.Tensor:
 
 
 def loss_of(
-    model: Mil, output: torch.Tensor, target: dict[str, torch.Tensor], weights: torch.Tensor | None
+    model: Mil,
+    output: torch.Tensor,
+    target: dict[str, torch.Tensor],
+    weights: torch.Tensor | None,
+    normaliser: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Training loss of a batch of bags.
 
     Cross-entropy (binary, multiclass), sum of binary cross-entropies over cumulative thresholds (ordinal,
-    McCullagh's proportional odds), squared error (continuous), Cox negative partial log-likelihood with
-    Efron ties over the bags of the batch (survival; 0 when the batch has no event).
+    McCullagh's proportional odds), squared error (continuous): weighted means over the bags. Cox negative
+    partial log-likelihood with Efron ties over the bags of the batch (survival; 0 without an event).
 
     Args:
         model: the model that made ``output``.
         output: (B, outputs).
         target: ``label`` (B,) codes, ``value`` (B,) numbers, or ``time`` (B,) and ``event`` (B,) bool.
         weights: (C,) class weights or ``None``.
+        normaliser: what the sum over bags is divided by, from :func:`normaliser_of` when ``None``; parts of a
+            batch add up to the batch's loss when all are given the batch's. Not used for survival.
     """
-    if model.output_type in ("binary", "multiclass"):
-        return nn.functional.cross_entropy(output, target["label"], weight=weights)
-    if model.output_type == "ordinal":
-        logits = model.cumulative_logits(output)
-        above = (target["label"][:, None] > torch.arange(logits.shape[1])).to(logits.dtype)
-        each = nn.functional.binary_cross_entropy_with_logits(logits, above, reduction="none").sum(dim=1)
-        if weights is None:
-            return each.mean()
-        row = weights[target["label"]]
-        return (each * row).sum() / row.sum()
+    if model.output_type == "survival":
+        return cox_loss(output.squeeze(1), target["event"], target["time"])
+    if normaliser is None:
+        normaliser = normaliser_of(target, weights)
     if model.output_type == "continuous":
-        return nn.functional.mse_loss(output.squeeze(1), target["value"])
-    return cox_loss(output.squeeze(1), target["event"], target["time"])
+        each = (output.squeeze(1) - target["value"]).square()
+    elif model.output_type == "ordinal":
+        logits = model.cumulative_logits(output)
+        thresholds = torch.arange(logits.shape[1], device=logits.device)
+        above = (target["label"][:, None] > thresholds).to(logits.dtype)
+        each = nn.functional.binary_cross_entropy_with_logits(logits, above, reduction="none").sum(dim=1)
+        if weights is not None:
+            each = each * weights[target["label"]]
+    else:
+        each = nn.functional.cross_entropy(output, target["label"], weight=weights, reduction="none")
+    return each.sum() / normaliser
 
 
-def cox_loss(
-    log_hazard: torch.Tensor, event: torch.Tensor, time: torch.Tensor, reduction: str = "mean"
-) -> torch.Tensor:
-    """Cox negative partial log-likelihood (torchsurv, Efron ties).
-
-    The risk set is every bag given, so it must be called with all training bags, not one at a time.
-
-    Args:
-        log_hazard: (B,) higher means an earlier event.
-        event: (B,) bool.
-        time: (B,) follow-up.
-        reduction: ``mean`` over events, or ``sum``.
-
-    Returns:
-        The loss; 0 without an event or with fewer than two bags.
-    """
-    import warnings
-
-    if len(log_hazard) < 2 or not event.any():
-        return log_hazard.sum() * 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from torchsurv.loss.cox import neg_partial_log_likelihood
-
-        return neg_partial_log_likelihood(log_hazard, event, time, ties_method="efron", reduction=reduction)
+def normaliser_of(target: dict[str, torch.Tensor], weights: torch.Tensor | None) -> torch.Tensor:
+    """Sum of the bags' weights: their number without class weights."""
+    if weights is not None and "label" in target:
+        return weights[target["label"]].sum()
+    some = next(iter(target.values()))
+    return torch.tensor(float(len(some)), device=some.device)

@@ -13,25 +13,32 @@ import numpy as np
 from acpbench.core.errors import InputError
 from acpbench.features.store import FeatureBag, read_features
 from acpbench.mil.cells import is_missing, parse_event, parse_number
+from acpbench.mil.stored import StoredFeatures, joined, locate
 
 
 @dataclass(frozen=True)
 class PatientBag:
     """All tiles of one patient.
 
-    ``features`` (N, D) float32; ``slides`` lists (slide_id, first row, end row) into it; ``coords`` (N, 2)
-    int64 are level-0 corners. The label is ``label`` (class name), ``value`` (continuous) or ``time`` and
-    ``event`` (survival), ``None`` if unknown.
+    ``features`` (N, D) float16 or float32, in memory or still in their files; ``slides`` lists (slide_id,
+    first row, end row) into it; ``coords`` (N, 2) int64 are level-0 corners. The label is ``label`` (class
+    name), ``value`` (continuous) or ``time`` and ``event`` (survival), ``None`` if unknown.
     """
 
     patient_id: str
-    features: np.ndarray
+    features: np.ndarray | StoredFeatures
     slides: tuple[tuple[str, int, int], ...] = ()
     coords: np.ndarray | None = None
     label: str | None = None
     value: float | None = None
     time: float | None = None
     event: bool | None = None
+
+    def read(self, rows: np.ndarray | slice | None = None) -> np.ndarray:
+        """Rows of the features as stored, (n, D): ascending numbers, a slice, or all."""
+        if isinstance(self.features, StoredFeatures):
+            return self.features.read(rows)
+        return self.features if rows is None else self.features[rows]
 
     def has_label(self, output_type: str) -> bool:
         """Whether the label that ``output_type`` needs is there."""
@@ -46,6 +53,9 @@ def load_bags(
     feature_path: Callable[[str], str | os.PathLike[str]],
 ) -> tuple[list[PatientBag], list[dict[str, str]]]:
     """Build patient bags from a slide-level label table.
+
+    Every feature file is checked against its hash; its features are then left in it and read when needed, so
+    that a cohort may be larger than memory.
 
     Args:
         rows: slides with ``slide_id``, ``patient_id`` and ``label`` or ``time`` and ``event`` (label table).
@@ -66,27 +76,31 @@ def load_bags(
     dropped: list[dict[str, str]] = []
     seen: tuple[str, str, int] | None = None
     for patient, slides in by_patient.items():
-        parts: list[np.ndarray] = []
+        parts: list[np.ndarray | StoredFeatures] = []
         corners: list[np.ndarray] = []
         spans: list[tuple[str, int, int]] = []
         start = 0
         for row in slides:
             slide = str(row["slide_id"])
-            bag = read_features(feature_path(slide))
+            path = feature_path(slide)
+            bag = read_features(path)
             if not len(bag.features):
                 dropped.append({"patient_id": patient, "slide_id": slide, "reason": bag.status})
                 continue
-            seen = _same_encoder(seen, bag, feature_path(slide))
-            parts.append(bag.features.astype(np.float32))
+            seen = _same_encoder(seen, bag, path)
+            place = locate(path, bag)
+            parts.append(
+                bag.features
+                if place is None
+                else StoredFeatures([place], bag.features.shape[1], bag.features.dtype)
+            )
             corners.append(bag.coords)
             spans.append((slide, start, start := start + len(bag.features)))
         if not parts:
             dropped.append({"patient_id": patient, "slide_id": "", "reason": "no slide with tiles"})
             continue
         label = label_of(slides[0], output_type)
-        bags.append(
-            PatientBag(patient, np.concatenate(parts), tuple(spans), np.concatenate(corners), **label)
-        )
+        bags.append(PatientBag(patient, joined(parts), tuple(spans), np.concatenate(corners), **label))
     return bags, dropped
 
 

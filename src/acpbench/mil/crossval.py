@@ -1,4 +1,4 @@
-"""Cross-validated reference: one model a fold, pooled out-of-fold predictions, metrics with intervals."""
+"""One fold of the reference: train, predict the test part, write the files, vouch for them last."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from acpbench.core.errors import InputError
 from acpbench.core.files import (
     atomic_path,
-    read_csv,
     read_json,
+    sha256_file,
     sha256_json,
     write_bytes,
     write_csv,
@@ -22,13 +22,16 @@ from acpbench.core.files import (
 from acpbench.core.provenance import provenance
 from acpbench.features.store import sidecar_path
 from acpbench.mil.bags import PatientBag, labelled, load_bags
+from acpbench.mil.fitted import MODEL_SCHEMA, FittedMil, Predicted, predict, save_model
 from acpbench.mil.label_table import TaskLike, read_label_table, write_label_table
-from acpbench.mil.metrics import METRICS, bootstrap_intervals, score_predictions
-from acpbench.mil.reference_report import reference_report
-from acpbench.mil.splits import check_disjoint
-from acpbench.mil.train import FittedMil, MilSettings, Predicted, predict, save_model, train_fold
+from acpbench.mil.settings import MilSettings, pick_device
+from acpbench.mil.splits import split_id
+from acpbench.mil.train import CACHE_MB, CHECKPOINT_EVERY_S, train_fold
 
-__all__ = ["pool_reference", "prediction_columns", "train_reference_fold", "write_label_table"]
+__all__ = ["finished_fold", "prediction_columns", "train_reference_fold", "write_label_table"]
+
+FOLD_FILES = ("predictions.csv", "model.pt", "history.csv", "attention.h5")
+CHECKPOINT_NAME = "checkpoint.pt"
 
 
 def prediction_columns(output_type: str, classes: Sequence[str]) -> list[str]:
@@ -46,12 +49,16 @@ def train_reference_fold(
     fold: int,
     settings: MilSettings,
     out_dir: str | os.PathLike[str],
+    *,
+    cache_mb: float = CACHE_MB,
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S,
 ) -> dict[str, Any]:
     """Train and test one fold.
 
     Test part: fold ``k``. Inner validation part (early stopping): fold ``(k + 1) mod K``. Training part: the
     rest. Writes ``predictions.csv`` (test part), ``model.pt``, ``history.csv``, ``attention.h5`` (test part)
-    and, last, ``fold.json`` under ``out_dir``.
+    and, last, ``fold.json`` with their hashes under ``out_dir``. A fold that is whole and of the same inputs
+    and settings is not trained again; one killed on the way goes on from its last checkpoint.
 
     Args:
         labels_csv: label table.
@@ -61,6 +68,8 @@ def train_reference_fold(
         fold: ``k``.
         settings: training settings; their seed is used plus ``fold``.
         out_dir: target folder.
+        cache_mb: memory for features, see :func:`acpbench.mil.train.train_fold`.
+        checkpoint_every_s: seconds between two checkpoints.
 
     Returns:
         The content of ``fold.json``.
@@ -72,10 +81,28 @@ def train_reference_fold(
     folds = sorted({row["fold"] for row in rows})
     if fold not in folds or len(folds) < 3 or folds != list(range(len(folds))):
         raise InputError(f"fold {fold} of folds {folds}; expected 0..K-1 with K >= 3", file=labels_csv)
+    settings = settings.model_copy(update={"seed": settings.seed + fold})
+    features_dir, out = Path(features_dir), Path(out_dir)
+    features = _features_digest([row["slide_id"] for row in rows], features_dir, encoder)
+    made_by = provenance(
+        inputs={"labels": labels_csv},
+        digests={"features": features},
+        config={
+            "settings": settings.model_dump(),
+            "endpoint": [task.task_id, task.output_type, list(task.classes)],
+            "fold": fold,
+            "schema": MODEL_SCHEMA,
+            "device": pick_device(settings.device).type,
+        },
+        seed=settings.seed,
+    )
+    done = finished_fold(out)
+    if done is not None and done["provenance"] == made_by:
+        return done
+    (out / "fold.json").unlink(missing_ok=True)
     inner = (fold + 1) % len(folds)
     parts: dict[str, list[PatientBag]] = {}
     dropped: list[dict[str, Any]] = []
-    features_dir = Path(features_dir)
     for name, wanted in (
         ("test", [fold]),
         ("validation", [inner]),
@@ -84,21 +111,19 @@ def train_reference_fold(
         chosen = [row for row in rows if row["fold"] in wanted]
         parts[name], lost = load_bags(chosen, task.output_type, lambda slide: features_dir / f"{slide}.h5")
         dropped += [row | {"part": name} for row in lost]
-    sidecars = {
-        row["slide_id"]: read_json(sidecar_path(features_dir / f"{row['slide_id']}.h5")) for row in rows
-    }
-    for slide, sidecar in sidecars.items():
-        if sidecar.get("encoder") != encoder:
-            raise InputError(
-                f"features of encoder {sidecar.get('encoder')!r}; expected {encoder!r}",
-                file=features_dir / f"{slide}.h5",
-            )
-    settings = settings.model_copy(update={"seed": settings.seed + fold})
-    fitted = train_fold(parts["train"], parts["validation"], task.output_type, task.classes, settings)
+    fitted = train_fold(
+        parts["train"],
+        parts["validation"],
+        task.output_type,
+        task.classes,
+        settings,
+        cache_mb=cache_mb,
+        checkpoint=out / CHECKPOINT_NAME,
+        checkpoint_every_s=checkpoint_every_s,
+    )
     predicted = predict(fitted, parts["test"])
     if task.output_type == "survival":
         _scale_risk(fitted, parts["train"], predicted)
-    out = Path(out_dir)
     columns = prediction_columns(task.output_type, task.classes)
     write_csv(out / "predictions.csv", columns, [row | {"fold": fold} for row in predicted.rows])
     write_bytes(out / "model.pt", save_model(fitted))
@@ -109,19 +134,42 @@ def train_reference_fold(
         "encoder": encoder,
         "fold": fold,
         "inner_validation_fold": inner,
+        "fold_id": split_id(rows, "fold"),
         "n_patients": {name: len(bags) for name, bags in parts.items()},
+        "patients": fitted.patients | {"test": [bag.patient_id for bag in parts["test"]]},
         "best_epoch": fitted.best_epoch,
         "n_epochs": len(fitted.history),
         "dropped": dropped,
-        "provenance": provenance(
-            inputs={"labels": labels_csv},
-            digests={"features": sha256_json(sorted((k, v["sha256"]) for k, v in sidecars.items()))},
-            config=settings.model_dump(),
-            seed=settings.seed,
-        ),
+        "files": {name: sha256_file(out / name) for name in FOLD_FILES},
+        "provenance": made_by,
     }
     write_json(out / "fold.json", summary)
     return summary
+
+
+def finished_fold(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """``fold.json`` of a fold whose files are all there and are those it vouches for, else ``None``."""
+    folder = Path(folder)
+    try:
+        summary = read_json(folder / "fold.json")
+        whole = all(sha256_file(folder / name) == summary["files"][name] for name in FOLD_FILES)
+    except (InputError, OSError, KeyError, TypeError):
+        return None
+    return summary if whole else None
+
+
+def _features_digest(slides: Sequence[str], features_dir: Path, encoder: str) -> str:
+    """Hash of the features of all slides. Raises :class:`InputError` for those of another encoder."""
+    hashes = []
+    for slide in sorted(set(slides)):
+        sidecar: Mapping[str, Any] = read_json(sidecar_path(features_dir / f"{slide}.h5"))
+        if sidecar.get("encoder") != encoder:
+            raise InputError(
+                f"features of encoder {sidecar.get('encoder')!r}; expected {encoder!r}",
+                file=features_dir / f"{slide}.h5",
+            )
+        hashes.append((slide, sidecar.get("sha256")))
+    return sha256_json(hashes)
 
 
 def _scale_risk(fitted: FittedMil, train: Sequence[PatientBag], predicted: Predicted) -> None:
@@ -141,9 +189,17 @@ def write_attention(
     """Write attention: one group a slide with ``attention`` (N,) float32 and ``coords`` (N, 2) int64.
 
     Attention sums to 1 over a patient's slides, so slides of one patient can be compared.
+
+    Raises:
+        InputError: another number of weights than of tiles.
     """
     import h5py
 
+    for bag, weights in zip(bags, attention, strict=True):
+        if len(weights) != len(bag.features) or (bag.coords is not None and len(bag.coords) != len(weights)):
+            raise InputError(
+                f"{len(weights)} attention weights for {len(bag.features)} tiles", field=bag.patient_id
+            )
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as handle:
         for bag, weights in zip(bags, attention, strict=True):
             for slide, start, end in bag.slides:
@@ -152,108 +208,3 @@ def write_attention(
                 group.create_dataset("attention", data=weights[start:end])
                 if bag.coords is not None:
                     group.create_dataset("coords", data=bag.coords[start:end])
-
-
-def pool_reference(
-    fold_dirs: Sequence[str | os.PathLike[str]],
-    labels_csv: str | os.PathLike[str],
-    task: TaskLike,
-    encoder: str,
-    out_dir: str | os.PathLike[str],
-    *,
-    n_bootstrap: int = 1000,
-    seed: int = 0,
-    controls: Mapping[str, str | os.PathLike[str]] | None = None,
-) -> dict[str, Any]:
-    """Pool the folds' test predictions: every patient once, each predicted by a model that never saw them.
-
-    Writes ``predictions.csv``, ``splits.csv``, ``metrics.json`` and ``report.md`` under ``out_dir``.
-
-    Args:
-        fold_dirs: folders of :func:`train_reference_fold`.
-        labels_csv: label table.
-        task: gives endpoint, classes and primary metric.
-        encoder: name of the encoder.
-        out_dir: target folder.
-        n_bootstrap: resamples of patients for the intervals.
-        seed: seed of the bootstrap.
-        controls: name → ``metrics.json`` of another encoder, printed beside the model in the report.
-
-    Returns:
-        The content of ``metrics.json``.
-
-    Raises:
-        InputError: folds missing or repeated, or a patient predicted twice.
-    """
-    labels = read_label_table(labels_csv)
-    expected = {row["patient_id"]: row["fold"] for row in labels}
-    rows: list[dict[str, str]] = []
-    summaries = [read_json(Path(folder) / "fold.json") for folder in fold_dirs]
-    found = sorted(summary["fold"] for summary in summaries)
-    if found != sorted(set(expected.values())):
-        raise InputError(
-            f"folds {found}; the label table has {sorted(set(expected.values()))}", file=labels_csv
-        )
-    for folder in fold_dirs:
-        rows += read_csv(Path(folder) / "predictions.csv")
-    rows.sort(key=lambda row: row["patient_id"])
-    check_disjoint(rows)
-    names = [row["patient_id"] for row in rows]
-    stray = [row["patient_id"] for row in rows if expected.get(row["patient_id"]) != int(row["fold"])]
-    if stray or len(set(names)) != len(names):
-        raise InputError(f"predictions do not match the label table (patient {(stray or names)[0]!r})")
-    dropped = [
-        row
-        for summary in summaries
-        for row in summary["dropped"]
-        if row["part"] == "test" and not row["slide_id"]
-    ]
-    scored = score_predictions(task.output_type, task.classes, rows)
-    intervals = bootstrap_intervals(task.output_type, task.classes, rows, n_resamples=n_bootstrap, seed=seed)
-    result = {
-        "task_id": task.task_id,
-        "encoder": encoder,
-        "primary_metric": _primary(task),
-        "metrics": scored["metrics"],
-        "intervals": intervals,
-        "notes": scored["notes"],
-        "n": scored["n"],
-        "n_per_class": scored["n_per_class"],
-        "n_events": scored["n_events"],
-        "per_class": scored["per_class"],
-        "unit": "patient",
-        "n_folds": len(found),
-        "n_bootstrap": n_bootstrap,
-        "dropped": [{"patient_id": row["patient_id"], "reason": row["reason"]} for row in dropped],
-        "provenance": provenance(
-            inputs={"labels": labels_csv}
-            | {
-                f"fold_{s['fold']}": Path(d) / "predictions.csv"
-                for s, d in zip(summaries, fold_dirs, strict=True)
-            },
-            config={"n_bootstrap": n_bootstrap},
-            seed=seed,
-        ),
-    }
-    out = Path(out_dir)
-    write_csv(out / "predictions.csv", prediction_columns(task.output_type, task.classes), rows)
-    write_csv(
-        out / "splits.csv",
-        ["patient_id", "fold"],
-        [{"patient_id": name, "fold": fold} for name, fold in sorted(expected.items())],
-    )
-    write_json(out / "metrics.json", result)
-    shown = {name: read_json(path) for name, path in (controls or {}).items()}
-    reference_report(out / "report.md", task, result, shown)
-    return result
-
-
-def _primary(task: TaskLike) -> str:
-    family = task.metric_family
-    name = family["primary"] if isinstance(family, Mapping) else family.primary
-    if name not in METRICS[task.output_type]:
-        raise InputError(
-            f"primary metric {name!r} of task {task.task_id} is not computed for {task.output_type}",
-            field="metric_family.primary",
-        )
-    return name

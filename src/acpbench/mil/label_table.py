@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from acpbench.core.errors import InputError
 from acpbench.core.files import read_csv, write_csv, write_json
 from acpbench.core.provenance import provenance
 from acpbench.mil.cells import is_missing, parse_event, parse_number
-from acpbench.mil.splits import assign_folds, check_disjoint
+from acpbench.mil.splits import assign_folds, check_disjoint, split_id
 
 LABEL_COLUMNS = ("slide_id", "patient_id", "fold", "split", "label", "time", "event")
 SPLITS = {0: "test", 1: "validation"}
@@ -44,12 +44,13 @@ def write_label_table(
 ) -> dict[str, Any]:
     """Write ``labels.csv`` and ``labels.csv.json`` (what was kept, dropped and why).
 
-    Folds are of patients, stratified by class, by event (survival) or by quartile (continuous). A slide
-    without a usable label is dropped and counted; it never becomes a class.
+    Folds are of patients, stratified by class, by event (survival) or by quartile (continuous), and of whole
+    sites where a site column is bound. A slide without a usable label (or site) is dropped and counted; it
+    never becomes a class.
 
     Args:
         slides_csv: slide table with ``slide_id``, ``patient_id`` and the label columns.
-        binding: ``label_column``, or ``time_column`` and ``event_column``.
+        binding: ``label_column``, or ``time_column`` and ``event_column``; perhaps ``site_column``.
         task: gives the output type and the canonical labels.
         n_folds: number of folds, at least 3 (test, inner validation, training).
         seed: seed of the folds.
@@ -59,7 +60,8 @@ def write_label_table(
         The content of the sidecar.
 
     Raises:
-        InputError: a column that is not there, a patient with two labels (all are listed), no label at all.
+        InputError: a column that is not there, a patient with two labels or two sites (all are listed), no
+            label at all.
     """
     if n_folds < 3:
         raise InputError(
@@ -67,38 +69,47 @@ def write_label_table(
         )
     table = read_csv(slides_csv)
     columns = _columns(binding, task, table, slides_csv)
+    site = binding.get("site_column")
     kept: list[dict[str, Any]] = []
     dropped: list[dict[str, str]] = []
     for row in sorted(table, key=lambda row: (row["patient_id"], row["slide_id"])):
         label, reason = _label(row, columns, task)
+        if label is not None and site:
+            label, reason = (None, "no site") if is_missing(row[site]) else (label | {"site": row[site]}, "")
         base = {"slide_id": row["slide_id"], "patient_id": row["patient_id"]}
         if label is None:
             dropped.append(base | {"reason": reason})
         else:
             kept.append(base | label)
+    by_reason = dict(sorted(Counter(row["reason"] for row in dropped).items()))
     if not kept:
-        raise InputError(f"no slide has a usable label in {', '.join(columns)}", file=slides_csv)
+        counts = "; ".join(f"{reason}: {n}" for reason, n in by_reason.items()) or "the table has no row"
+        raise InputError(f"no slide has a usable label in {', '.join(columns)} ({counts})", file=slides_csv)
     patients = _patient_labels(kept, slides_csv)
-    folds = assign_folds(_strata(patients, task.output_type), n_folds, seed)
+    strata = _strata(patients, task.output_type)
+    if site:
+        strata = [row | {"group": patients[row["patient_id"]]["site"]} for row in strata]
+    folds = assign_folds(strata, n_folds, seed)
     for row in kept:
         row["fold"] = folds[row["patient_id"]]
         row["split"] = SPLITS.get(row["fold"], "train")
-    write_csv(out, LABEL_COLUMNS, kept)
+    write_csv(out, [*LABEL_COLUMNS, *(["site"] if site else [])], kept)
     summary = {
         "task_id": task.task_id,
         "output_type": task.output_type,
         "columns": columns,
+        "site_column": site,
         "n_folds": n_folds,
+        "n_slides_given": len(table),
         "n_slides": len(kept),
         "n_patients": len(patients),
-        "n_per_label": dict(sorted(Counter(str(row["label"]) for row in patients.values()).items()))
-        if task.classes
-        else {},
-        "n_events": sum(int(row["event"]) for row in patients.values())
-        if task.output_type == "survival"
-        else None,
+        **_counts(patients.values(), task),
+        "folds": _fold_counts(kept, patients, n_folds, task),
+        "split_id": split_id(kept),
+        "fold_id": split_id(kept, "fold"),
         "n_dropped_slides": len(dropped),
-        "n_dropped_by_reason": dict(sorted(Counter(row["reason"] for row in dropped).items())),
+        "n_dropped_patients": len({row["patient_id"] for row in dropped} - set(patients) - {""}),
+        "n_dropped_by_reason": by_reason,
         "dropped": dropped,
         "provenance": provenance(
             inputs={"slides": slides_csv}, config={"binding": dict(binding), "n_folds": n_folds}, seed=seed
@@ -106,6 +117,36 @@ def write_label_table(
     }
     write_json(Path(f"{os.fspath(out)}.json"), summary)
     return summary
+
+
+def _counts(patients: Iterable[Mapping[str, Any]], task: TaskLike) -> dict[str, Any]:
+    rows = list(patients)
+    per_label = Counter(str(row["label"]) for row in rows) if task.classes else {}
+    events = sum(int(row["event"]) for row in rows) if task.output_type == "survival" else None
+    return {"n_per_label": dict(sorted(per_label.items())), "n_events": events}
+
+
+def _fold_counts(
+    slides: Sequence[Mapping[str, Any]],
+    patients: Mapping[str, Mapping[str, Any]],
+    n_folds: int,
+    task: TaskLike,
+) -> list[dict[str, Any]]:
+    """Sizes and sites of every fold: folds of whole sites differ in size, which is no mistake."""
+    found = []
+    for fold in range(n_folds):
+        here = [row for row in slides if row["fold"] == fold]
+        names = sorted({row["patient_id"] for row in here})
+        found.append(
+            {
+                "fold": fold,
+                "n_patients": len(names),
+                "n_slides": len(here),
+                **_counts([patients[name] for name in names], task),
+                "sites": sorted({str(row["site"]) for row in here if "site" in row}),
+            }
+        )
+    return found
 
 
 def _columns(
@@ -118,7 +159,8 @@ def _columns(
                 f"task {task.task_id} ({task.output_type}) needs {key} in its label binding", field=key
             )
     columns = [binding[key] for key in keys]
-    for column in ("slide_id", "patient_id", *columns):
+    site = [binding["site_column"]] if binding.get("site_column") else []
+    for column in ("slide_id", "patient_id", *columns, *site):
         if table and column not in table[0]:
             raise InputError(f"no column {column!r}; found {', '.join(table[0])}", file=file, field=column)
     return columns
@@ -147,21 +189,25 @@ def _label(
 
 
 def _patient_labels(rows: Sequence[dict[str, Any]], file: object) -> dict[str, dict[str, Any]]:
-    patients: dict[str, dict[str, Any]] = {}
-    conflicts: dict[str, set[str]] = {}
+    """First row of every patient, once all rows of a patient agree on label and site."""
 
-    def shown(row: Mapping[str, Any]) -> str:
+    def label(row: Mapping[str, Any]) -> str:
         return str(row["label"]) if row["label"] != "" else f"{row['time']}/{row['event']}"
 
-    for row in rows:
-        first = patients.setdefault(row["patient_id"], row)
-        if shown(first) != shown(row):
-            conflicts.setdefault(row["patient_id"], {shown(first)}).add(shown(row))
-    if conflicts:
-        listed = "; ".join(
-            f"{name}: {' and '.join(sorted(found))}" for name, found in sorted(conflicts.items())
-        )
-        raise InputError(f"{len(conflicts)} patients have slides with different labels ({listed})", file=file)
+    patients: dict[str, dict[str, Any]] = {}
+    for what, shown in (("labels", label), ("sites", lambda row: str(row.get("site")))):
+        conflicts: dict[str, set[str]] = {}
+        for row in rows:
+            first = patients.setdefault(row["patient_id"], row)
+            if shown(first) != shown(row):
+                conflicts.setdefault(row["patient_id"], {shown(first)}).add(shown(row))
+        if conflicts:
+            listed = "; ".join(
+                f"{name}: {' and '.join(sorted(found))}" for name, found in sorted(conflicts.items())
+            )
+            raise InputError(
+                f"{len(conflicts)} patients have slides with different {what} ({listed})", file=file
+            )
     return patients
 
 

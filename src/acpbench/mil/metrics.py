@@ -8,300 +8,36 @@ score follow their definitions here, and tests hold them against torchsurv and h
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from acpbench.core.errors import InputError
 from acpbench.mil import resampling
-from acpbench.mil.calibration import expected_calibration_error
 from acpbench.mil.cells import is_missing, parse_event, parse_number
+from acpbench.mil.class_metrics import ClassTable, class_metrics, per_class
+from acpbench.mil.metric_values import METRICS, Metric, Row, evaluate, quiet
+from acpbench.mil.number_metrics import (
+    continuous_columns,
+    continuous_metrics,
+    survival_columns,
+    survival_metrics,
+)
 
-METRICS: dict[str, tuple[str, ...]] = {
-    "binary": ("AUROC", "AUPRC", "balanced_accuracy", "accuracy", "F1", "macro_F1", "brier", "ECE"),
-    "multiclass": ("macro_OvR_AUROC", "macro_F1", "balanced_accuracy", "accuracy", "brier", "ECE"),
-    "ordinal": ("quadratic_weighted_kappa", "balanced_accuracy", "macro_F1", "MAE_ranks", "accuracy"),
-    "continuous": ("spearman_rho", "R2", "MAE"),
-    "survival": ("c_index", "IPCW_c_index"),
-}
-"""Metric names of each output type, in the order they are reported."""
-
-Row = Mapping[str, Any]
-Metric = Callable[[], float]
-
-
-class _NotComputable(ValueError):
-    """A metric has no value on these rows; the message says why."""
-
-
-@contextmanager
-def _quiet():
-    """Silence sklearn's per-resample warnings: undefined cases are decided here, before the call."""
-    import sklearn
-
-    with (
-        warnings.catch_warnings(),
-        sklearn.config_context(assume_finite=True, skip_parameter_validation=True),
-    ):
-        warnings.simplefilter("ignore")
-        yield
+__all__ = [
+    "METRICS",
+    "bootstrap_intervals",
+    "draw_patients",
+    "interval_of",
+    "labelled_rows",
+    "resample",
+    "score_predictions",
+]
 
 
-def _evaluate(metrics: dict[str, Metric]) -> tuple[dict[str, float | None], dict[str, str]]:
-    values: dict[str, float | None] = {}
-    notes: dict[str, str] = {}
-    for name, metric in metrics.items():
-        try:
-            value = float(metric())
-        except _NotComputable as error:
-            values[name], notes[name] = None, str(error)
-            continue
-        values[name] = value if math.isfinite(value) else None
-        if values[name] is None:
-            notes[name] = "undefined on these rows"
-    return values, notes
-
-
-# -- class endpoints ------------------------------------------------------------------------------------
-
-
-class _ClassTable:
-    """Class rows as arrays: codes of truth and prediction (-1: not a class), probabilities or why not."""
-
-    def __init__(self, classes: Sequence[str], rows: Sequence[Row], *, need_all: bool) -> None:
-        codes = {label: code for code, label in enumerate(classes)}
-        unknown = sorted({str(row["y_true"]) for row in rows} - set(codes))
-        if unknown:
-            raise InputError(
-                f"y_true {unknown[0]!r} is not one of the classes {list(classes)}", field="y_true"
-            )
-        self.n_classes = len(classes)
-        self.true = np.array([codes[str(row["y_true"])] for row in rows], dtype=int)
-        self.predicted = np.array([codes.get(str(row.get("y_pred")), -1) for row in rows], dtype=int)
-        self.probability, self.no_probability = _probabilities(classes, rows, need_all=need_all)
-
-    def need_rows(self) -> None:
-        if not len(self.true):
-            raise _NotComputable("no labelled row")
-
-    def need_probability(self) -> np.ndarray:
-        self.need_rows()
-        if self.probability is None:
-            raise _NotComputable(self.no_probability)
-        return self.probability
-
-    def need_every_class(self) -> None:
-        self.need_rows()
-        present = set(self.true.tolist())
-        if len(present) == 1:
-            raise _NotComputable("only one class among the labels")
-        absent = self.n_classes - len(present)
-        if absent:
-            raise _NotComputable(f"{absent} of {self.n_classes} classes absent among the labels")
-
-    def need_two_classes(self) -> None:
-        self.need_rows()
-        if len(set(self.true.tolist())) < 2:
-            raise _NotComputable("only one class among the labels")
-
-    def need_predictions(self) -> None:
-        self.need_rows()
-        lacking = int((self.predicted < 0).sum())
-        if lacking:
-            raise _NotComputable(f"{lacking} rows have no prediction that is a class")
-
-
-def _probabilities(
-    classes: Sequence[str], rows: Sequence[Row], *, need_all: bool
-) -> tuple[np.ndarray | None, str]:
-    """(N, C) probabilities, or ``None`` and the reason; a binary table may give the positive class alone."""
-    table = np.full((len(rows), len(classes)), np.nan)
-    for column, label in enumerate(classes):
-        for index, row in enumerate(rows):
-            number = parse_number(row.get(f"prob_{label}"))
-            if number is not None:
-                table[index, column] = number
-    if not need_all and len(classes) == 2:
-        for known, other in ((1, 0), (0, 1)):
-            gap = np.isnan(table[:, other]) & ~np.isnan(table[:, known])
-            table[gap, other] = 1 - table[gap, known]
-    lacking = int(np.isnan(table).any(axis=1).sum())
-    if lacking:
-        return None, f"{lacking} of {len(rows)} rows have no probability for every class"
-    outside = int(((table < -1e-6) | (table > 1 + 1e-6)).any(axis=1).sum())
-    if outside:
-        return None, f"{outside} rows have a probability outside [0, 1]"
-    wrong = int((np.abs(table.sum(axis=1) - 1) > 1e-2).sum())
-    if wrong:
-        return None, f"{wrong} rows have probabilities that do not sum to 1"
-    table = np.clip(table, 0, 1)
-    # Rounded probabilities sum to 0.999; sklearn wants 1.
-    return table if len(classes) == 2 else table / table.sum(axis=1, keepdims=True), ""
-
-
-def _class_metrics(table: _ClassTable, output_type: str) -> dict[str, Metric]:
-    from sklearn import metrics as sk
-
-    labels = list(range(table.n_classes))
-
-    def accuracy() -> float:
-        table.need_rows()
-        return sk.accuracy_score(table.true, table.predicted)
-
-    def balanced_accuracy() -> float:
-        table.need_every_class()
-        return sk.balanced_accuracy_score(table.true, table.predicted)
-
-    def macro_f1() -> float:
-        table.need_every_class()
-        return sk.f1_score(table.true, table.predicted, labels=labels, average="macro", zero_division=0)
-
-    common: dict[str, Metric] = {
-        "balanced_accuracy": balanced_accuracy,
-        "accuracy": accuracy,
-        "macro_F1": macro_f1,
-    }
-    if output_type == "binary":
-        special = _binary_metrics(table)
-    elif output_type == "multiclass":
-        special = _multiclass_metrics(table)
-    else:
-        special = _ordinal_metrics(table)
-    merged = common | special
-    return {name: merged[name] for name in METRICS[output_type]}
-
-
-def _binary_metrics(table: _ClassTable) -> dict[str, Metric]:
-    from sklearn import metrics as sk
-
-    def positive(every_class: bool = True) -> np.ndarray:
-        if every_class:
-            table.need_every_class()
-        return table.need_probability()[:, 1]
-
-    def f1() -> float:
-        table.need_every_class()
-        return sk.f1_score(table.true == 1, table.predicted == 1, zero_division=0)
-
-    return {
-        "AUROC": lambda: sk.roc_auc_score(table.true, positive()),
-        "AUPRC": lambda: sk.average_precision_score(table.true, positive()),
-        "F1": f1,
-        "brier": lambda: sk.brier_score_loss(table.true, positive(every_class=False), pos_label=1),
-        "ECE": lambda: expected_calibration_error(positive(every_class=False), table.true),
-    }
-
-
-def _multiclass_metrics(table: _ClassTable) -> dict[str, Metric]:
-    from sklearn import metrics as sk
-
-    def auroc() -> float:
-        table.need_every_class()
-        return sk.roc_auc_score(
-            table.true,
-            table.need_probability(),
-            multi_class="ovr",
-            average="macro",
-            labels=list(range(table.n_classes)),
-        )
-
-    def brier() -> float:
-        # Brier 1950: mean over rows of the squared distance to the one-hot truth, in [0, 2].
-        probability = table.need_probability()
-        return float(((probability - np.eye(table.n_classes)[table.true]) ** 2).sum(axis=1).mean())
-
-    def ece() -> float:
-        probability = table.need_probability()
-        return expected_calibration_error(probability.max(axis=1), probability.argmax(axis=1) == table.true)
-
-    return {"macro_OvR_AUROC": auroc, "brier": brier, "ECE": ece}
-
-
-def _ordinal_metrics(table: _ClassTable) -> dict[str, Metric]:
-    from sklearn import metrics as sk
-
-    def kappa() -> float:
-        table.need_predictions()
-        table.need_two_classes()
-        return sk.cohen_kappa_score(
-            table.true, table.predicted, labels=list(range(table.n_classes)), weights="quadratic"
-        )
-
-    def mae_ranks() -> float:
-        table.need_predictions()
-        return sk.mean_absolute_error(table.true, table.predicted)
-
-    return {"quadratic_weighted_kappa": kappa, "MAE_ranks": mae_ranks}
-
-
-# -- continuous and survival ----------------------------------------------------------------------------
-
-
-def _numbers(rows: Sequence[Row], key: str) -> np.ndarray:
-    return np.array([math.nan if (n := parse_number(row.get(key))) is None else n for row in rows], float)
-
-
-def _continuous_metrics(true: np.ndarray, predicted: np.ndarray) -> dict[str, Metric]:
-    from scipy import stats
-    from sklearn import metrics as sk
-
-    def need(n_rows: int) -> None:
-        if len(true) < n_rows:
-            raise _NotComputable(f"{len(true)} labelled rows; {n_rows} needed")
-        lacking = int(np.isnan(predicted).sum())
-        if lacking:
-            raise _NotComputable(f"{lacking} rows have no numeric prediction")
-
-    def spearman() -> float:
-        need(3)
-        if np.ptp(true) == 0 or np.ptp(predicted) == 0:
-            raise _NotComputable("labels or predictions are constant")
-        return stats.spearmanr(true, predicted).statistic
-
-    def r2() -> float:
-        need(2)
-        if np.ptp(true) == 0:
-            raise _NotComputable("labels are constant")
-        return sk.r2_score(true, predicted)
-
-    def mae() -> float:
-        need(1)
-        return sk.mean_absolute_error(true, predicted)
-
-    return {"spearman_rho": spearman, "R2": r2, "MAE": mae}
-
-
-def _survival_metrics(time: np.ndarray, event: np.ndarray, risk: np.ndarray) -> dict[str, Metric]:
-    def need_pair() -> None:
-        lacking = int(np.isnan(risk).sum())
-        if lacking:
-            raise _NotComputable(f"{lacking} rows have no risk")
-        if not event.any():
-            raise _NotComputable("no event among the rows")
-        if not (time > time[event].min()).any():
-            raise _NotComputable("no comparable pair: nobody is followed past the first event")
-
-    def concordance(name: str) -> float:
-        need_pair()
-        # Higher risk means an earlier event; the sign is never chosen after seeing the labels. The values are
-        # those of torchsurv (a test holds them equal), whose import costs seconds in every scoring job.
-        value = resampling.survival_metrics(time, event, risk, np.ones((1, len(time))))[name][0]
-        if not np.isfinite(value):
-            raise _NotComputable("the weight of every comparable pair is 0")
-        return float(value)
-
-    # IPCW: Uno et al. 2011; the censoring distribution is estimated on the same rows.
-    return {name: (lambda name=name: concordance(name)) for name in METRICS["survival"]}
-
-
-# -- public ---------------------------------------------------------------------------------------------
-
-
-def _labelled(output_type: str, rows: Sequence[Row]) -> list[Row]:
+def labelled_rows(output_type: str, rows: Sequence[Row]) -> list[Row]:
+    """Rows whose label is known. Raises :class:`InputError` for one that cannot be read."""
     if output_type not in METRICS:
         raise InputError(f"output type {output_type!r} is none of {sorted(METRICS)}")
     if output_type == "survival":
@@ -321,22 +57,10 @@ def _labelled(output_type: str, rows: Sequence[Row]) -> list[Row]:
 
 def _metrics_of(output_type: str, classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Metric]:
     if output_type == "survival":
-        return _survival_metrics(*_survival_columns(rows))
+        return survival_metrics(*survival_columns(rows))
     if output_type == "continuous":
-        return _continuous_metrics(*_continuous_columns(rows))
-    return _class_metrics(_ClassTable(classes, rows, need_all=output_type != "binary"), output_type)
-
-
-def _survival_columns(rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    event = np.array([parse_event(row["event"]) for row in rows], dtype=bool)
-    return _numbers(rows, "time"), event, _numbers(rows, "risk")
-
-
-def _continuous_columns(rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
-    true = _numbers(rows, "y_true")
-    if np.isnan(true).any():
-        raise InputError("a y_true of a continuous endpoint is not a number", field="y_true")
-    return true, _numbers(rows, "y_pred")
+        return continuous_metrics(*continuous_columns(rows))
+    return class_metrics(ClassTable(classes, rows, need_all=output_type != "binary"), output_type)
 
 
 def score_predictions(output_type: str, classes: Sequence[str], rows: Sequence[Row]) -> dict[str, Any]:
@@ -352,15 +76,16 @@ def score_predictions(output_type: str, classes: Sequence[str], rows: Sequence[R
 
     Returns:
         ``metrics`` (name → value or None), ``notes`` (name → why it is None), ``n``, ``n_per_class``,
-        ``n_events`` (None unless survival) and ``per_class`` (label → recall, precision, f1, n).
+        ``n_events`` (None unless survival) and ``per_class`` (label → recall, precision, f1, one-vs-rest
+        auroc, n).
 
     Raises:
         InputError: unknown output type, a label that is not a class, an unreadable time or event.
     """
-    kept = _labelled(output_type, rows)
-    with _quiet():
-        values, notes = _evaluate(_metrics_of(output_type, classes, kept))
-        per_class = _per_class(classes, kept) if output_type in ("binary", "multiclass", "ordinal") else {}
+    kept = labelled_rows(output_type, rows)
+    with quiet():
+        values, notes = evaluate(_metrics_of(output_type, classes, kept))
+        by_class = per_class(classes, kept) if output_type in ("binary", "multiclass", "ordinal") else {}
     events = None
     if output_type == "survival":
         events = sum(bool(parse_event(row["event"])) for row in kept)
@@ -368,33 +93,9 @@ def score_predictions(output_type: str, classes: Sequence[str], rows: Sequence[R
         "metrics": values,
         "notes": notes,
         "n": len(kept),
-        "n_per_class": {label: part["n"] for label, part in per_class.items()},
+        "n_per_class": {label: part["n"] for label, part in by_class.items()},
         "n_events": events,
-        "per_class": per_class,
-    }
-
-
-def _per_class(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    from sklearn.metrics import precision_recall_fscore_support
-
-    table = _ClassTable(classes, rows, need_all=True)
-    if not rows:
-        return {label: {"recall": None, "precision": None, "f1": None, "n": 0} for label in classes}
-    precision, recall, f1, support = precision_recall_fscore_support(
-        table.true, table.predicted, labels=list(range(len(classes))), zero_division=np.nan
-    )
-
-    def number(value: float) -> float | None:
-        return None if math.isnan(value) else float(value)
-
-    return {
-        label: {
-            "recall": number(recall[i]) if support[i] else None,
-            "precision": number(precision[i]),
-            "f1": number(f1[i]) if support[i] else None,
-            "n": int(support[i]),
-        }
-        for i, label in enumerate(classes)
+        "per_class": by_class,
     }
 
 
@@ -427,45 +128,62 @@ def bootstrap_intervals(
     Raises:
         InputError: as in :func:`score_predictions`, or a row without ``cluster_key``.
     """
-    kept = _labelled(output_type, rows)
+    kept = labelled_rows(output_type, rows)
     names = [name for name in METRICS[output_type] if metrics is None or name in metrics]
+    counts, n_clusters = draw_patients(kept, cluster_key, n_resamples, seed)
+    if n_clusters < 2:
+        return dict.fromkeys(names)
+    draws = resample(output_type, classes, kept, counts)
+    return {name: interval_of(draws[name], level) if name in draws else None for name in names}
+
+
+def resample(
+    output_type: str, classes: Sequence[str], rows: Sequence[Row], counts: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Every metric that the columns allow, on resamples of the rows.
+
+    Args:
+        output_type, classes, rows: as in :func:`score_predictions`; every row has a label.
+        counts: (R, N) how often each row was drawn.
+
+    Returns:
+        Metric name → (R,) values, NaN where a resample leaves it undefined.
+    """
+    if output_type == "survival":
+        time, event, risk = survival_columns(rows)
+        return {} if np.isnan(risk).any() else resampling.survival_metrics(time, event, risk, counts)
+    if output_type == "continuous":
+        true, predicted = continuous_columns(rows)
+        return {} if np.isnan(predicted).any() else resampling.continuous_metrics(true, predicted, counts)
+    table = ClassTable(classes, rows, need_all=output_type != "binary")
+    return resampling.class_metrics(
+        output_type, table.n_classes, table.true, table.predicted, table.probability, counts
+    )
+
+
+def draw_patients(
+    rows: Sequence[Row], cluster_key: str, n_resamples: int, seed: int
+) -> tuple[np.ndarray, int]:
+    """(R, N) multiplicities of rows when whole clusters are drawn, and the number of clusters.
+
+    Raises:
+        InputError: a row without ``cluster_key``.
+    """
     groups: dict[str, list[int]] = {}
-    for index, row in enumerate(kept):
+    for index, row in enumerate(rows):
         if is_missing(row.get(cluster_key)):
             raise InputError("a prediction row has no cluster to resample by", field=cluster_key)
         groups.setdefault(str(row[cluster_key]), []).append(index)
     if len(groups) < 2:
-        return dict.fromkeys(names)
+        return np.zeros((0, len(rows))), len(groups)
     members = [np.array(groups[name]) for name in sorted(groups)]
-    counts = resampling.multiplicities(members, len(kept), n_resamples, seed)
-    draws = _resample(output_type, classes, kept, counts, names)
+    return resampling.multiplicities(members, len(rows), n_resamples, seed), len(groups)
+
+
+def interval_of(draws: np.ndarray, level: float = 0.95) -> list[float] | None:
+    """Percentile interval of the resamples on which a metric is defined; ``None`` when half are not."""
+    values = draws[np.isfinite(draws)]
+    if not len(values) or len(values) * 2 < len(draws):
+        return None
     tail = (1 - level) / 2
-    found: dict[str, list[float] | None] = dict.fromkeys(names)
-    for name in names:
-        values = draws[name][np.isfinite(draws[name])] if name in draws else np.empty(0)
-        if len(values) and len(values) * 2 >= n_resamples:
-            found[name] = [float(edge) for edge in np.quantile(values, [tail, 1 - tail])]
-    return found
-
-
-def _resample(
-    output_type: str, classes: Sequence[str], rows: Sequence[Row], counts: np.ndarray, names: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """(R,) values of each metric that the columns allow, NaN where a resample leaves it undefined."""
-    if output_type == "survival":
-        time, event, risk = _survival_columns(rows)
-        return {} if np.isnan(risk).any() else resampling.survival_metrics(time, event, risk, counts)
-    if output_type != "continuous":
-        table = _ClassTable(classes, rows, need_all=output_type != "binary")
-        return resampling.class_metrics(
-            output_type, table.n_classes, table.true, table.predicted, table.probability, counts
-        )
-    true, predicted = _continuous_columns(rows)
-    draws = {name: np.full(len(counts), np.nan) for name in names}
-    with _quiet():
-        for index, count in enumerate(counts.astype(int)):
-            drawn = _continuous_metrics(np.repeat(true, count), np.repeat(predicted, count))
-            values, _ = _evaluate({name: drawn[name] for name in names})
-            for name, value in values.items():
-                draws[name][index] = math.nan if value is None else value
-    return draws
+    return [float(edge) for edge in np.quantile(values, [tail, 1 - tail])]

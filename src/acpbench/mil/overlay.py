@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from acpbench.core.errors import InputError
-from acpbench.core.files import atomic_path, read_csv, read_json
+from acpbench.core.files import atomic_path, read_json
 from acpbench.mil.cells import parse_number
 
 _COLOUR_MAP = "viridis"
@@ -23,7 +23,7 @@ def attention_overlay(
     coords: np.ndarray,
     attention: np.ndarray,
     *,
-    tile_size_level0: float,
+    tile_size_level0: float | tuple[float, float],
     slide_size_level0: tuple[int, int],
     out: str | os.PathLike[str],
     opacity: float = 0.55,
@@ -37,7 +37,7 @@ def attention_overlay(
         thumbnail: image file or (H, W, 3) uint8, the whole slide.
         coords: (N, 2) level-0 corners x, y.
         attention: (N,) finite weights.
-        tile_size_level0: side of a tile in level-0 pixels.
+        tile_size_level0: side of a tile in level-0 pixels, or width and height where they differ.
         slide_size_level0: slide width and height in level-0 pixels.
         out: target JPEG.
         opacity: of the tint, in [0, 1].
@@ -49,6 +49,11 @@ def attention_overlay(
     from PIL import Image, ImageDraw
 
     coords, attention = np.asarray(coords), np.asarray(attention, float)
+    tile = np.broadcast_to(np.asarray(tile_size_level0, float), 2)
+    if not (tile > 0).all():
+        raise InputError(
+            f"tile of {tile[0]:g} x {tile[1]:g} level-0 pixels; the features do not say its size"
+        )
     if coords.ndim != 2 or coords.shape[1] != 2 or len(coords) != len(attention) or not len(coords):
         raise InputError(f"coords {coords.shape} and attention {attention.shape} do not agree or are empty")
     if not np.isfinite(attention).all():
@@ -64,7 +69,7 @@ def attention_overlay(
     level = (attention - low) / (high - low) if high > low else np.zeros(len(attention))
     colours = _colours(level)
     corners = np.rint(coords * ratio).astype(int)
-    ends = np.maximum(np.rint((coords + tile_size_level0) * ratio).astype(int), corners + 1)
+    ends = np.maximum(np.rint((coords + tile) * ratio).astype(int), corners + 1)
     pixels = np.asarray(image, dtype=np.float32).copy()
     for (x0, y0), (x1, y1), colour in zip(corners, ends, colours, strict=True):
         region = pixels[y0:y1, x0:x1]
@@ -143,57 +148,14 @@ def attention_auroc(
     return float(roc_auc_score(labels, [weight for _, weight in pairs])), ""
 
 
-def draw_reference_attention(
-    labels_csv: str | os.PathLike[str],
-    attention_files: Sequence[str | os.PathLike[str]],
-    features_sidecar: str | os.PathLike[str],
-    thumbnail: str | os.PathLike[str],
-    quality: str | os.PathLike[str],
-    slide_id: str,
-    out: str | os.PathLike[str],
-) -> None:
-    """Overlay of one slide's held-out attention; a slide without any gets a picture that says why.
-
-    Args:
-        labels_csv: label table (a slide that is not in it took no part).
-        attention_files: ``attention.h5`` of every fold; the one that tested the slide holds it.
-        features_sidecar: ``<slide_id>.h5.json`` of the slide's features.
-        thumbnail, quality: of the slide.
-        slide_id: the slide.
-        out: target JPEG.
-
-    Raises:
-        InputError: attention and features are of different tiles, or as :func:`attention_picture`.
-    """
-    import h5py
-
-    from acpbench.features.store import read_features
-    from acpbench.slides.thumbnail import placeholder, write_jpeg
-
-    for path in attention_files:
-        with h5py.File(path, "r", locking=False) as handle:
-            if slide_id not in handle:
-                continue
-            attention = handle[slide_id]["attention"][()]
-            coords = handle[slide_id]["coords"][()]
-        features = Path(features_sidecar).with_suffix("")
-        if not np.array_equal(coords, read_features(features).coords):
-            raise InputError(
-                f"attention of slide {slide_id!r} is of other tiles than its features", file=path
-            )
-        attention_picture(thumbnail, quality, features, attention, out)
-        return
-    listed = {row["slide_id"] for row in read_csv(labels_csv)}
-    why = "no attention was recorded" if slide_id in listed else "not part of the labelled cohort"
-    write_jpeg(out, placeholder(f"{slide_id}: {why}"))
-
-
 def attention_picture(
     thumbnail: str | os.PathLike[str],
     quality: str | os.PathLike[str],
     features: str | os.PathLike[str],
     attention: np.ndarray,
     out: str | os.PathLike[str],
+    *,
+    tile_size_level0: tuple[float, float] | None = None,
 ) -> None:
     """:func:`attention_overlay` from the files of one slide.
 
@@ -203,22 +165,35 @@ def attention_picture(
         features: its feature file, which has the tiles' corners and level-0 size.
         attention: (N,) weights in the order of the feature file's tiles.
         out: target JPEG.
+        tile_size_level0: width and height of a tile in level-0 pixels; from the feature file when ``None``.
 
     Raises:
         InputError: as :func:`attention_overlay`, or a quality record without the slide's size.
     """
     from acpbench.features.store import read_features
 
-    record = read_json(quality)
-    size = (record.get("width_px"), record.get("height_px"))
-    if not all(isinstance(side, int) and side > 0 for side in size):
-        raise InputError(f"slide size {size}; expected two numbers of pixels", file=quality)
     bag = read_features(features)
+    if tile_size_level0 is None:
+        width = float(bag.attrs["tile_size_level0"])
+        tile_size_level0 = width, float(bag.attrs.get("tile_size_level0_y", width))
     attention_overlay(
         thumbnail,
         bag.coords,
         attention,
-        tile_size_level0=float(bag.attrs["tile_size_level0"]),
-        slide_size_level0=size,
+        tile_size_level0=tile_size_level0,
+        slide_size_level0=slide_size(quality),
         out=out,
     )
+
+
+def slide_size(quality: str | os.PathLike[str]) -> tuple[int, int]:
+    """Width and height of a slide in level-0 pixels, from its quality record.
+
+    Raises:
+        InputError: a record without them.
+    """
+    record = read_json(quality)
+    size = (record.get("width_px"), record.get("height_px"))
+    if not all(isinstance(side, int) and side > 0 for side in size):
+        raise InputError(f"slide size {size}; expected two numbers of pixels", file=quality)
+    return size

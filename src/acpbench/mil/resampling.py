@@ -105,10 +105,8 @@ def class_metrics(
         "balanced_accuracy": where_every_class(_divide(hits, support).mean(axis=1)),
         "macro_F1": where_every_class(f1.mean(axis=1)),
     }
-    if output_type == "ordinal":
-        if (predicted >= 0).all():
-            found |= _rank_metrics(confusion[:, :, :n_classes], n_rows)
-        return found
+    if output_type == "ordinal" and (predicted >= 0).all():
+        found |= _rank_metrics(confusion[:, :, :n_classes], n_rows)
     if output_type == "binary":
         found["F1"] = where_every_class(f1[:, 1])
     if probability is None:
@@ -119,8 +117,9 @@ def class_metrics(
         found["AUPRC"] = average_precision(score, positive, counts)
         squared, confidence, hit = (score - positive) ** 2, score, positive
     else:
-        each = [auroc(probability[:, code], true == code, counts) for code in range(n_classes)]
-        found["macro_OvR_AUROC"] = where_every_class(np.mean(each, axis=0))
+        if output_type == "multiclass":
+            each = [auroc(probability[:, code], true == code, counts) for code in range(n_classes)]
+            found["macro_OvR_AUROC"] = where_every_class(np.mean(each, axis=0))
         squared = ((probability - np.eye(n_classes)[true]) ** 2).sum(axis=1)
         confidence, hit = probability.max(axis=1), probability.argmax(axis=1) == true
     found["brier"] = counts @ squared / n_rows
@@ -140,6 +139,42 @@ def _rank_metrics(confusion: np.ndarray, n_rows: np.ndarray) -> dict[str, np.nda
         "quadratic_weighted_kappa": np.where(two_classes, 1 - _divide(observed, expected), np.nan),
         "MAE_ranks": (confusion * distance).sum(axis=(1, 2)) / n_rows,
     }
+
+
+def continuous_metrics(true: np.ndarray, predicted: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
+    """Spearman's rho, R² and mean absolute error of each resample.
+
+    Args:
+        true, predicted: (N,) finite. counts: (R, N) multiplicities.
+    """
+    n_rows = counts.sum(axis=1)
+    mean = counts @ true / n_rows
+    spread = (counts * (true[None, :] - mean[:, None]) ** 2).sum(axis=1)
+    constant = np.isclose(spread, 0, atol=1e-12 * max(1.0, float(np.square(true).max())))
+    residual = counts @ (true - predicted) ** 2
+    ranks = [_midranks(values, counts) for values in (true, predicted)]
+    # All midranks have the mean (n + 1) / 2.
+    x, y = (rank - (n_rows[:, None] + 1) / 2 for rank in ranks)
+    rho = _divide(
+        (counts * x * y).sum(axis=1),
+        np.sqrt((counts * x * x).sum(axis=1) * (counts * y * y).sum(axis=1)),
+    )
+    enough = n_rows >= 3
+    return {
+        "spearman_rho": np.where(enough, rho, np.nan),
+        "R2": np.where(constant | (n_rows < 2), np.nan, 1 - _divide(residual, spread)),
+        "MAE": counts @ np.abs(true - predicted) / n_rows,
+    }
+
+
+def _midranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(R, N) mean rank of each row's value among the drawn rows, ties sharing their ranks."""
+    order = np.argsort(values, kind="stable")
+    starts = np.flatnonzero(np.r_[True, np.diff(values[order]) != 0])
+    drawn = np.add.reduceat(counts[:, order], starts, axis=1)
+    rank = np.cumsum(drawn, axis=1) - drawn + (drawn + 1) / 2
+    group = np.searchsorted(values[order][starts], values, side="right") - 1
+    return rank[:, group]
 
 
 def survival_metrics(
