@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: demo test test-all lint format schemas lock clean help
+.PHONY: demo test test-all test-harness slurm-test bench lint format schemas lock clean help
 
 help:  ## Show this help.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -23,10 +23,19 @@ demo: $(READY)  ## Run the demo study from generated slides to the report.
 	@echo "Report: $(CURDIR)/results/report/index.html"
 
 test: $(READY)  ## Run the tests (under 15 minutes on two cores).
-	$(BIN)/python -m pytest -m "not slow and not harness"
+	$(BIN)/python -m pytest -m "not slow and not harness and not slurm"
 
-test-all: $(READY)  ## Run every test, the slow ones too.
+test-all: $(READY)  ## Run every test, the slow ones and those on SLURM too.
 	$(BIN)/python -m pytest -m "not harness"
+
+slurm-test: $(READY)  ## Run the workflow on an emulated SLURM cluster (needs slurm-wlm and munge; else says so).
+	$(BIN)/python -m pytest -m slurm -rs tests/slurm
+
+test-harness: $(READY)  ## Run the three real command lines, from npm, against the scripted model (about 15 minutes).
+	$(BIN)/python -m pytest -m harness -rs tests/harness_cli
+
+bench: $(READY)  ## Measure against the peers and write benchmarks/RESULTS.md (tens of minutes).
+	$(BIN)/python benchmarks/run.py
 
 lint: $(READY)  ## Check style, workflow files, schemas and layering.
 	ruff check .

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel
 
 from acpbench.adjudication.audit import read_audit_records
-from acpbench.core import config
+from acpbench.core import config, groups
 from acpbench.core.config import parse_study
 from acpbench.features.registry import EncoderSpec
 from acpbench.harness.registry import TOOLS
@@ -26,7 +26,16 @@ SECTIONS = {
     "`tasks.<id>`": config.TaskBinding,
     "`tiling`": config.Tiling,
     "`trajectories`": config.Trajectories,
-    "`groups.yaml`: `groups.<id>`": config.Group,
+    "`trajectories.vision`": config.Vision,
+    "`groups.yaml`: scripted": groups.ScriptedGroup,
+    "`groups.yaml`: claude_code": groups.ClaudeCodeGroup,
+    "`groups.yaml`: codex": groups.CodexGroup,
+    "`groups.yaml`: opencode": groups.OpenCodeGroup,
+    "`groups.yaml`: limits": groups.Limits,
+    "`groups.yaml`: sandbox": groups.Sandbox,
+    "`groups.yaml`: claude_code.provider": groups.ClaudeCodeProvider,
+    "`groups.yaml`: codex.provider": groups.CodexProvider,
+    "`groups.yaml`: opencode.provider": groups.OpenCodeProvider,
     "`mil`": MilSettings,
     "`encoders.yaml`: `<encoder>`": EncoderSpec,
 }
@@ -77,7 +86,10 @@ def pages(repository: Path) -> list[Path]:
 
 
 def test_every_model_of_the_configuration_has_its_section() -> None:
-    assert models_within(config.StudyConfig) <= set(SECTIONS.values())
+    assert models_within(config.StudyConfig) | models_within(groups.GroupsFile) <= set(SECTIONS.values()) | {
+        groups.GroupsFile,
+        groups.Group,
+    }
 
 
 @pytest.mark.parametrize("title", SECTIONS)
@@ -112,7 +124,7 @@ def test_the_readme_examples_are_valid(repository: Path) -> None:
     study = parse_study(yaml.safe_load(study_text), "README.md")
     assert study.tasks["luad_vs_lusc"].classes == ["LUAD", "LUSC"]
     assert study.trajectories.groups == []
-    shown = {name: config.Group(**row) for name, row in yaml.safe_load(groups_text)["groups"].items()}
+    shown = {name: groups.parse_group(row) for name, row in yaml.safe_load(groups_text)["groups"].items()}
     real = config.load_groups(repository / "config" / "groups.yaml")
     assert {name: (group.label, group.policy) for name, group in shown.items()}.items() <= {
         name: (group.label, group.policy) for name, group in real.items()
