@@ -38,7 +38,7 @@ class Work:
 
 
 def slide_bags(n: int, low: int, high: int, width: int, seed: int) -> dict[str, np.ndarray]:
-    """Bags of tiles like slides: lengths log-uniform; in a positive bag 3 % of the tiles differ a little."""
+    """Bags of tiles like slides: lengths log-uniform; in a positive bag 3 % of the tiles differ."""
     generator = np.random.default_rng(seed)
     sizes = np.exp(generator.uniform(np.log(low), np.log(high), n)).astype(int)
     truth = np.arange(n) % 2
@@ -46,7 +46,7 @@ def slide_bags(n: int, low: int, high: int, width: int, seed: int) -> dict[str, 
     start = 0
     for size, positive in zip(sizes, truth, strict=True):
         if positive:
-            tiles[start : start + max(1, size * 3 // 100), :16] += 1.5
+            tiles[start : start + max(1, size * 3 // 100), :16] += 2.5
         start += size
     return {"X": tiles, "sizes": sizes, "y": truth, "part": _parts(n)}
 
@@ -119,11 +119,12 @@ def measure() -> list[bench.Row]:
         Work(
             "slide-like bags of 300-4000 tiles x 1024",
             lambda: slide_bags(40, 300, 4000, 1024, 1),
-            4,
+            6,
             256,
             128,
+            3e-3,
         ),
-        Work("bags of 16,384 tiles x 512", lambda: slide_bags(20, 16384, 16385, 512, 2), 3, 256, 128),
+        Work("bags of 16,384 tiles x 512", lambda: slide_bags(20, 16384, 16385, 512, 2), 3, 256, 128, 3e-3),
     ]
     if SHARED.is_dir():
         works.insert(0, Work("Elephant (200 bags of 7 x 230)", lambda: classic_bags("elephant"), 50, 64, 32))

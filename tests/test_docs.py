@@ -192,3 +192,19 @@ def test_the_benchmark_configuration_binds_every_task(repository: Path) -> None:
         task = yaml.safe_load((repository / binding.definition).read_text())
         assert task["task_id"] == name
         assert (task["output_type"] == "survival") == (binding.time_column is not None), name
+
+
+def test_every_field_failure_has_tests_that_exist(repository: Path) -> None:
+    rows = re.findall(
+        r"^\| (\d+) \| .* \| (.*?) \|$", (repository / "docs" / "field-failures.md").read_text(), re.MULTILINE
+    )
+    assert [int(number) for number, _ in rows] == list(range(1, 43))
+    missing = []
+    for number, cell in rows:
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", cell)
+        assert named, number
+        for file, name in named:
+            path = repository / "tests" / file
+            if not path.is_file() or f"def {name}(" not in path.read_text():
+                missing.append(f"{number}: {file}::{name}")
+    assert missing == []

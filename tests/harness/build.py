@@ -114,6 +114,14 @@ class Side:
             self.features_dir / "color_stats" / f"{slide_id}.h5", FeatureBag(features, coords, attributes)
         )
 
+    def draw_slide(self, slide_id: str, rgb: np.ndarray) -> None:
+        """The file of a slide: a plain picture of 0.5 um/px, as the cohort table declares it."""
+        from PIL import Image
+
+        path = self.root / "evaluator" / "files" / f"{slide_id}.svs"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rgb).save(path, format="PNG")
+
     def evaluator_fields(self, **changes: Any) -> dict[str, Any]:
         """Fields of ``EvaluatorSide``."""
         return {
@@ -131,7 +139,9 @@ class Side:
             "seed": 3,
         } | changes
 
-    def workspace(self, name: str = "run", label_access: str = "heldout", skills: bool = False) -> Path:
+    def workspace(
+        self, name: str = "run", label_access: str = "heldout", skills: bool = False, **more: Any
+    ) -> Path:
         """A fresh workspace under ``root/name``."""
         target = self.root / name / "workspace"
         build_workspace(
@@ -142,6 +152,7 @@ class Side:
             skills=REPOSITORY / "skills" if skills else None,
             label_access=label_access,  # type: ignore[arg-type]
             test_evaluations=1,
+            **more,
         )
         return target
 
@@ -160,7 +171,8 @@ class Side:
 
     def settings(self, behaviour: str, **changes: Any) -> RunSettings:
         """Settings of a collected run."""
-        own = {"group": f"scripted_{behaviour}", "replicate": "1", "policy": behaviour,
+        harness = {"label": behaviour, "harness": "scripted", "policy": behaviour}
+        own = {"group": f"scripted_{behaviour}", "replicate": "1", "harness": harness,
                "encoder": "color_stats", "skills": None}  # fmt: skip
         return RunSettings(**self.evaluator_fields() | own | changes)
 

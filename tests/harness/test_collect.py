@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,11 @@ import pytest
 from acpbench.core.config import TaskBinding
 from acpbench.core.errors import InputError
 from acpbench.core.files import read_csv, read_jsonl, sha256_file, walk_files, write_json
-from acpbench.harness import collect
-from acpbench.harness.collect import DECLARED, agent_inputs, collect_run, settings_from_study
+from acpbench.harness import launch
+from acpbench.harness.attempts import DECLARED
+from acpbench.harness.collect import collect_run
+from acpbench.harness.scripted_adapter import ScriptedAdapter
+from acpbench.harness.settings import agent_inputs, settings_from_study
 from acpbench.trajectory.record import RunRecord, load_manifest, load_run
 from tests.harness.build import REPOSITORY, Side
 
@@ -31,11 +35,13 @@ Stub = Callable[[str], None]
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Stub:
     """Replace the agent by a Python program."""
-    launch = collect._launch
+    prepare = ScriptedAdapter.prepare
 
     def use(program: str) -> None:
         monkeypatch.setattr(
-            collect, "_launch", lambda command, *rest: launch([sys.executable, "-c", program], *rest)
+            ScriptedAdapter,
+            "prepare",
+            lambda self, run: replace(prepare(self, run), command=[sys.executable, "-c", program]),
         )
 
     return use
@@ -69,8 +75,8 @@ def test_every_end_is_a_complete_record_with_its_own_status(
     assert record.status_reason
     assert load_run(run_dir(side)) == record
     names = {path.name for path in run_dir(side).iterdir()}
-    assert names == {"run.json", "stream.jsonl", "stderr.log", "tools.jsonl", "trajectory.json",
-                     "manifest.csv", "workspace"}  # fmt: skip
+    assert names == {"run.json", "stream.jsonl", "stream.times.csv", "stderr.log", "tools.jsonl",
+                     "trajectory.json", "manifest.csv", "workspace"}  # fmt: skip
     assert record.window_s[1] - record.window_s[0] == pytest.approx(record.wall_s, abs=0.01)
 
 
@@ -78,7 +84,7 @@ def test_every_end_is_a_complete_record_with_its_own_status(
 def test_the_wall_limit_ends_a_run_even_one_that_ignores_the_request(
     side: Side, agent: Stub, monkeypatch: pytest.MonkeyPatch, stubborn: bool
 ) -> None:
-    monkeypatch.setattr(collect, "TERMINATE_GRACE_S", 0.4)
+    monkeypatch.setattr(launch, "TERMINATE_GRACE_S", 0.4)
     ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if stubborn else ""
     agent(ignore + 'import time; print(\'{"type": "message"}\', flush=True); time.sleep(60)')
     start = time.monotonic()
@@ -86,7 +92,7 @@ def test_the_wall_limit_ends_a_run_even_one_that_ignores_the_request(
     assert time.monotonic() - start < 6
     assert record.run_status == "timeout"
     assert record.signal == (signal.SIGKILL if stubborn else signal.SIGTERM)
-    assert record.limits == {"wall_s": 0.8}
+    assert (record.limits, record.watchdog) == ({"wall_s": 0.8}, "wall")
     assert read_jsonl(run_dir(side) / "stream.jsonl") == [{"type": "message"}]
 
 
@@ -163,7 +169,8 @@ def test_attempts_stay_and_the_last_one_is_shown(side: Side, agent: Stub) -> Non
     assert (load_run(attempts / "1").run_status, load_run(attempts / "2").run_status) == (
         "agent_error", "completed")  # fmt: skip
     assert load_run(run_dir(side)).attempt == 2
-    assert first.digests == second.digests
+    same = {"harness_config": None}  # another program is another configuration
+    assert first.digests.model_copy(update=same) == second.digests.model_copy(update=same)
     assert not list(attempts.glob("*/context.json"))
 
 
@@ -300,13 +307,7 @@ def test_the_scripted_agent_works_as_a_child_process(side: Side) -> None:
     assert {"read_file", "write_file"} <= set(called)
 
 
-def test_an_unknown_policy_is_a_recorded_agent_error(side: Side) -> None:
-    record = collect_run(side.settings("no_such_policy"), run_dir(side))
-    assert (record.run_status, record.exit_code) == ("agent_error", 2)
-    assert "no_such_policy" in (run_dir(side) / "stderr.log").read_text()
-
-
-@pytest.mark.parametrize("field", ["group", "replicate", "policy"])
+@pytest.mark.parametrize("field", ["group", "replicate"])
 def test_an_id_that_is_a_path_is_refused_before_anything_is_written(side: Side, field: str) -> None:
     with pytest.raises(InputError, match=field):
         collect_run(side.settings("complete", **{field: "../x"}), run_dir(side))
@@ -321,7 +322,10 @@ def study(**changes: object) -> dict[str, object]:
                                     "time_column": "time_months", "event_column": "event"}},
         "trajectories": {"groups": ["g"], "wall_limit_s": 60, "skills": None, "test_evaluations": 2},
     }  # fmt: skip
-    return {"config": config, "groups": [{"id": "g", "policy": "crash"}]} | changes
+    return {
+        "config": config,
+        "groups": [{"id": "g", "label": "g", "harness": "scripted", "policy": "crash"}],
+    } | changes
 
 
 def listed(folder: Path, task: str = "demo_survival", encoder: str = "color_stats") -> Path:
@@ -337,7 +341,7 @@ def listed(folder: Path, task: str = "demo_survival", encoder: str = "color_stat
 def test_settings_follow_the_study(tmp_path: Path) -> None:
     write_json(tmp_path / "study.json", study())
     settings = settings_from_study(tmp_path / "study.json", listed(tmp_path), "g", "2", tmp_path / "results")
-    assert (settings.policy, settings.replicate, settings.test_evaluations) == ("crash", "2", 2)
+    assert (settings.harness.root.policy, settings.replicate, settings.test_evaluations) == ("crash", "2", 2)
     assert (settings.label_column, settings.skills, settings.wall_limit_s) == ("time, event", None, 60)
     assert (settings.encoder, settings.labels) == ("color_stats", tmp_path / "labels.csv")
     assert settings.task_file.name == "demo_survival.yaml"

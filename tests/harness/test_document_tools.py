@@ -175,9 +175,9 @@ def test_a_table_is_summarised_by_hand(side: Side) -> None:
     assert answer["result"] == {
         "n_rows": 3,
         "columns": {
-            "id": {"missing": 0, "distinct": 3},
+            "id": {"missing": 0, "distinct": 3, "min": None, "max": None},
             "p": {"missing": 1, "distinct": 2, "min": -1.0, "max": 0.25},
-            "mixed": {"missing": 1, "distinct": 2},
+            "mixed": {"missing": 1, "distinct": 2, "min": None, "max": None},
         },
         "head": [{"id": "a", "p": "0.25", "mixed": "1"}],
     }
@@ -186,7 +186,7 @@ def test_a_table_is_summarised_by_hand(side: Side) -> None:
 def test_a_missing_or_broken_table_is_an_error_naming_it(side: Side) -> None:
     context = side.context()
     missing = call_tool(context, "read_table", {"path": "outputs/none.csv"})
-    assert missing["error"] == "outputs/none.csv: file does not exist"
+    assert missing["error"] == "outputs/none.csv: file does not exist; outputs holds round_0"
     context.path("outputs/ragged.csv").write_text("a,b\n1,2,3\n")
     ragged = call_tool(context, "read_table", {"path": "outputs/ragged.csv"})
     assert "outputs/ragged.csv" in ragged["error"]
@@ -201,3 +201,44 @@ def test_odd_numbers_in_a_table_still_give_a_json_answer(side: Side) -> None:
     context.path("outputs/t.csv").write_text("p\nnan\ninf\n1\n")
     answer = call_tool(context, "read_table", {"path": "outputs/t.csv"})
     json.loads(json.dumps(answer, allow_nan=False))
+
+
+def check(context: Any, path: str, name: str) -> dict[str, Any]:
+    return call_tool(context, "validate_schema", {"path": path, "schema_name": name})
+
+
+def test_tables_lines_and_documents_are_checked_against_their_schema(side: Side) -> None:
+    context = side.context()
+    context.path("outputs/p.csv").write_text(
+        "case_id,split,y_true,y_pred,prob_low\nP03,validation,low,low,0.9\n"
+    )
+    context.path("memory/m.jsonl").write_text(
+        '{"kind": "failure", "text": "x"}\n\n{"kind": "success", "text": "y"}\n'
+    )
+    for path, name, n_records in [
+        ("outputs/p.csv", "predictions", 1),
+        ("memory/m.jsonl", "execution_memory", 2),
+        ("task.json", "task_brief", 1),
+    ]:
+        answer = check(context, path, name)
+        assert answer["exit_status"] == "ok", answer["error"]
+        assert answer["result"] == {"valid": True, "schema_name": name, "n_records": n_records}
+
+
+def test_every_problem_of_a_document_is_named_at_once(side: Side) -> None:
+    context = side.context()
+    context.path("outputs/p.csv").write_text("case_id,split\n,train\nP1,tset\nP2,test\n")
+    error = check(context, "outputs/p.csv", "predictions")["error"]
+    for word in ("outputs/p.csv", "row 2 case_id", "row 3 split", "'tset'"):
+        assert word in error
+    context.path("plan/u.json").write_text(json.dumps({"step": "", "old": 1, "new": 2, "expected_effect": 3}))
+    error = check(context, "plan/u.json", "update")["error"]
+    for word in ("step:", "parameter: Field required", "expected_effect:"):
+        assert word in error
+    context.path("memory/m.jsonl").write_text(
+        "".join(f'{{"kind": "k{i}", "text": "x"}}\n' for i in range(30))
+    )
+    error = check(context, "memory/m.jsonl", "execution_memory")["error"]
+    assert "line 1 kind" in error and "and 20 more" in error
+    context.path("outputs/empty.csv").write_text("case_id,split\n")
+    assert "holds no record" in check(context, "outputs/empty.csv", "predictions")["error"]

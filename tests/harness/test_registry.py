@@ -14,22 +14,36 @@ from pydantic import ValidationError
 
 from acpbench.core.errors import InputError
 from acpbench.core.files import read_jsonl, sha256_file, write_csv
-from acpbench.harness import document_tools, registry
-from acpbench.harness.registry import TOOLS, call_tool, registry_digest, registry_document
+from acpbench.core.progress import track
+from acpbench.harness import call_log, document_tools, registry
+from acpbench.harness.registry import TOOLS, answer_of, call_tool, registry_digest, registry_document
+from acpbench.harness.tool_base import ToolArgs, ToolResult
+from acpbench.trajectory.events import tool_calls
 from tests.harness.build import Side
 
 VALID: dict[str, dict[str, Any]] = {
     "inspect_slides": {},
+    "report_quality": {},
+    "read_region": {"slide_id": "S00", "x_level0": 0, "y_level0": 0, "spacing_um": 0.5},
+    "segment_tissue": {"slide_id": "S00"},
+    "segment_nuclei": {"slide_id": "S00"},
     "tile_slides": {"spacing_um": 0.5, "tile_size_px": 224},
     "extract_features": {"spacing_um": 0.5, "tile_size_px": 224, "encoder": "color_stats"},
     "train_mil": {"features_index": "outputs/round_0/features_index.csv"},
+    "predict_mil": {"model": "m.pt", "features_index": "f.csv", "output": "outputs/round_0/p.csv"},
     "evaluate_predictions": {"predictions": "p.csv", "output": "outputs/round_0/metrics.json"},
+    "assess_calibration": {"predictions": "p.csv", "output": "outputs/round_0/calibration.json"},
+    "compare_predictions": {
+        "predictions_a": "a.csv", "predictions_b": "b.csv", "output": "outputs/round_0/comparison.json",
+    },
+    "caption_region": {"image": "i.png"},
     "evaluate_test": {"predictions": "p.csv"},
     "render_attention": {"model": "m.pt", "features_index": "f.csv", "slide_id": "S00"},
     "read_table": {"path": "data/splits.csv"},
+    "validate_schema": {"path": "reports/report.json", "schema_name": "report"},
     "validate_spec": {"path": "plan/workflow_spec.json"},
     "validate_report": {"path": "reports/report.json"},
-}
+}  # fmt: skip
 
 
 def test_every_tool_has_a_case_here() -> None:
@@ -66,6 +80,19 @@ def test_arguments_are_typed_and_closed(tool_id: str) -> None:
         ("evaluate_predictions", "round_id", 6),
         ("evaluate_predictions", "output", "data/slide_manifest.json"),
         ("read_table", "n_rows", 51),
+        ("report_quality", "max_pen_fraction", 1.2),
+        ("read_region", "width_px", 2049),
+        ("read_region", "x_level0", -1),
+        ("read_region", "format", "tiff"),
+        ("segment_nuclei", "spacing_um", 4.0),
+        ("segment_nuclei", "x_level0", 3),
+        ("segment_nuclei", "min_area_um2", 500.0),
+        ("segment_tissue", "min_piece_mm2", 0.0),
+        ("predict_mil", "output", "data/p.csv"),
+        ("predict_mil", "splits", []),
+        ("compare_predictions", "n_resamples", 99),
+        ("caption_region", "question", "x" * 501),
+        ("validate_schema", "schema_name", "anything"),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(tool_id: str, field: str, value: object, side: Side) -> None:
@@ -111,9 +138,11 @@ def test_the_reference_grid_and_features_are_hits_served_with_hashes(side: Side)
     tiles = call_tool(context, "tile_slides", grid)
     assert (tiles["exit_status"], tiles["cache"]) == ("ok", "hit")
     assert tiles["result"] == {"n_slides": 18, "n_with_tiles": 18, "n_tiles": 18 * 6}
+    assert answer_of(tiles)["outputs"] == tiles["outputs"]
     features = call_tool(context, "extract_features", grid | {"encoder": "color_stats"})
     assert (features["exit_status"], features["cache"]) == ("ok", "hit")
     index, *stored = features["outputs"]
+    assert answer_of(features)["outputs"] == [index]
     assert index["path"] == "outputs/round_0/features_index.csv"
     assert len(stored) == 18
     for entry in stored:
@@ -251,6 +280,8 @@ def test_the_document_describes_every_tool_and_its_hash_follows_it(monkeypatch: 
     assert [tool["id"] for tool in document["tools"]] == list(TOOLS)
     for tool in document["tools"]:
         assert tool["args_schema"]["additionalProperties"] is False
+        assert tool["result_schema"]["additionalProperties"] is False
+        assert tool["result_schema"]["type"] == "object"
         assert tool["description"]
     json.dumps(document)
     before = registry_digest()
@@ -258,3 +289,183 @@ def test_the_document_describes_every_tool_and_its_hash_follows_it(monkeypatch: 
         registry.TOOLS, "read_table", TOOLS["read_table"]._replace(description="Something else.")
     )
     assert registry_digest() != before
+
+
+def test_results_are_typed_models_of_their_own() -> None:
+    models = [tool.result_model() for tool in TOOLS.values()]
+    assert all(issubclass(model, ToolResult) for model in models)
+    assert len(set(models)) == len(models)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(float("nan"), "NaN"), (float("inf"), "Infinity"), (float("-inf"), "-Infinity")]
+)
+def test_numbers_that_json_has_not_are_refused_and_logged_as_text(
+    side: Side, value: float, shown: str
+) -> None:
+    context = side.context()
+    row = call_tool(context, "tile_slides", {"spacing_um": value, "tile_size_px": 224})
+    assert row["exit_status"] == "error"
+    assert "finite number" in row["error"]
+    text = context.tool_log.read_text()
+    start = json.loads(text.split("\n")[0], parse_constant=lambda name: pytest.fail(name))
+    assert start["args"] == {"spacing_um": shown, "tile_size_px": 224}
+    nested = call_tool(context, "read_table", {"path": "data/splits.csv", "x": [{"y": value}]})
+    assert "finite number" in nested["error"]
+
+
+def test_a_number_beyond_the_range_of_a_double_is_refused_too(side: Side) -> None:
+    args = json.loads('{"spacing_um": 1e400, "tile_size_px": 224}')
+    row = call_tool(side.context(), "tile_slides", args)
+    assert (row["exit_status"], "finite number" in row["error"]) == ("error", True)
+
+
+def test_arguments_that_are_too_large_or_too_deep_are_refused_without_being_kept(side: Side) -> None:
+    context = side.context()
+    large = call_tool(context, "read_table", {"path": "x" * (registry.MAX_ARGUMENT_BYTES + 1)})
+    assert "at most" in large["error"]
+    deep: Any = "end"
+    for _ in range(100_000):
+        deep = [deep]
+    assert "nested" in call_tool(context, "read_table", {"path": deep})["error"]
+    assert "JSON object" in call_tool(context, "read_table", ["a"])["error"]  # type: ignore[arg-type]
+    assert context.tool_log.stat().st_size < 5000
+
+
+@pytest.mark.parametrize(
+    ("tool_id", "args", "words"),
+    [
+        (
+            "tile_slides",
+            {"spacing": 0.5, "tile_size_px": 224},
+            ["did you mean spacing_um?", "spacing_um: Field"],
+        ),
+        ("train_mil", {}, ["features_index: Field required (features_index.csv of"]),
+        ("trainmil", {}, ["did you mean train_mil?"]),
+        ("train_mil", {"features_index": "f", "dropout": 2, "lr": -1}, ["dropout", "lr"]),
+        ("read_table", {"path": "data/split.csv"}, ["data holds slide_manifest.csv, splits.csv"]),
+        ("read_table", {"path": "none/x.csv"}, ["none is empty or missing"]),
+        ("segment_tissue", {"slide_id": "S1"}, ["not a usable slide", "has 18, such as S1"]),
+    ],
+)
+def test_an_error_says_what_to_change(
+    side: Side, tool_id: str, args: dict[str, Any], words: list[str]
+) -> None:
+    error = call_tool(side.context(), tool_id, args)["error"]
+    for word in words:
+        assert word in error
+
+
+def test_a_start_row_has_the_arguments_in_force_and_what_the_evaluator_read(side: Side) -> None:
+    context = side.context()
+    call_tool(context, "inspect_slides", {})
+    call_tool(context, "segment_tissue", {"slide_id": "S03"})
+    first, _, second, _ = read_jsonl(context.tool_log)
+    assert first["args"] == {}
+    assert first["resolved"] == {"output_dir": "outputs/round_0"}
+    told = {entry["path"]: entry["sha256"] for entry in first["inputs"]}
+    assert told["evaluator:labels.csv"] == sha256_file(side.labels)
+    assert told["evaluator:exclusions.csv"] == sha256_file(side.exclusions_csv)
+    assert second["inputs"][0] == {"path": "slide:S03", "sha256": "0" * 64, "size": None}
+
+
+def test_a_file_of_five_gigabytes_that_holds_nothing_is_neither_hashed_nor_read(side: Side) -> None:
+    context = side.context()
+    with open(context.path("outputs/sparse.csv"), "wb") as handle:
+        handle.truncate(5 * 1024**3)
+    row = call_tool(context, "read_table", {"path": "outputs/sparse.csv"})
+    assert row["exit_status"] == "error"
+    assert "larger than" in row["error"]
+    assert row["duration_s"] < 5
+    (start, _) = read_jsonl(context.tool_log)
+    assert start["inputs"] == []
+
+
+def slow(context: object, args: ToolArgs) -> None:
+    for _ in track(range(1000), label="waiting"):
+        for _ in track(range(3), label="inside"):
+            pass
+
+
+def test_a_cancelled_call_stops_at_its_next_step_and_says_so(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document_tools, "read_table", slow)
+    context = side.context()
+    steps: list[tuple[str, int, int | None]] = []
+    row = call_tool(
+        context,
+        "read_table",
+        {"path": "data/splits.csv"},
+        progress=lambda *step: steps.append(step),
+        cancelled=lambda: len(steps) >= 3,
+    )
+    assert row["exit_status"] == "cancelled"
+    assert (row["error"], row["outputs"], row["result"]) == ("cancelled by the caller", [], {})
+    # The loop inside is no step of its own.
+    assert steps == [("waiting", 0, 1000), ("waiting", 1, 1000), ("waiting", 2, 1000)]
+    assert tool_calls(context.tool_log.parent)[0].exit_status == "cancelled"
+
+
+def test_an_except_for_anything_does_not_swallow_a_cancellation(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stubborn(context: object, args: object) -> None:
+        for _ in range(5):
+            try:
+                slow(context, args)  # type: ignore[arg-type]
+            except Exception:
+                continue
+
+    monkeypatch.setattr(document_tools, "read_table", stubborn)
+    row = call_tool(side.context(), "read_table", {"path": "data/splits.csv"}, cancelled=lambda: True)
+    assert row["exit_status"] == "cancelled"
+
+
+def test_a_half_written_line_of_a_killed_server_costs_no_other_row(side: Side) -> None:
+    context = side.context()
+    call_tool(context, "read_table", {"path": "data/splits.csv"})
+    with open(context.tool_log, "ab") as handle:
+        handle.write(b'{"event": "start", "seq": 3, "call_')
+    row = call_tool(context, "read_table", {"path": "data/splits.csv"})
+    assert row["exit_status"] == "ok"
+    lines = context.tool_log.read_bytes().split(b"\n")
+    rows = [json.loads(line) for line in lines if line and not line.endswith(b"call_")]
+    assert [entry["seq"] for entry in rows] == [1, 2, 3, 4]
+    assert [call.exit_status for call in tool_calls(context.tool_log.parent)] == ["ok", "ok"]
+
+
+def test_a_full_disk_leaves_whole_rows_only(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = side.context()
+    call_tool(context, "read_table", {"path": "data/splits.csv"})
+    before = context.tool_log.read_bytes()
+    real = call_log.os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if len(data) <= 10:
+            raise OSError(28, "No space left on device")
+        return real(descriptor, data[:-10])
+
+    monkeypatch.setattr(call_log.os, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        call_tool(context, "read_table", {"path": "data/splits.csv"})
+    assert context.tool_log.read_bytes() == before
+
+
+def test_a_row_longer_than_the_tail_that_is_read_still_counts(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_log, "_TAIL_BYTES", 64)
+    context = side.context()
+    for _ in range(3):
+        call_tool(context, "read_table", {"path": "data/splits.csv"})
+    assert [row["seq"] for row in read_jsonl(context.tool_log)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_rows_hold_any_text(side: Side) -> None:
+    context = side.context()
+    call_tool(context, "read_table", {"path": "a\ud800b\u2028\x00"}, step_id="s\ud800")
+    (start, end) = (json.loads(line) for line in context.tool_log.read_bytes().split(b"\n")[:2])
+    assert start["tool"] == end["tool"] == "read_table"
+    assert start["args"]["path"] == "a\ud800b\u2028\x00"
+    assert start["step_id"] == "s\ud800"

@@ -109,7 +109,8 @@ def test_serve_answers_a_line_a_call_and_outlives_malformed_ones(side: Side, con
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     statuses = [answer["exit_status"] for answer in answers]
     assert statuses == ["error"] * 7 + ["ok", "error", "ok"]
-    assert all(set(answer) == {"exit_status", "error", "result", "outputs", "cache"} for answer in answers)
+    keys = {"call_id", "exit_status", "error", "result", "outputs", "cache"}
+    assert all(set(answer) == keys for answer in answers)
     assert all("one JSON object a line" in answer["error"] for answer in answers[:6])
     rows = read_jsonl(context.tool_log)
     assert [row["tool"] for row in rows if row["event"] == "start"][-3:] == [

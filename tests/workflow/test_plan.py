@@ -103,6 +103,48 @@ def test_a_manifest_with_a_label_column_is_a_study_without_agents(tmp_path: Path
     assert "run_agent" not in whole
 
 
+def test_the_papers_study_is_nine_groups_on_forty_one_tasks(tmp_path: Path) -> None:
+    text = (REPOSITORY / "config" / "paper.yaml").read_text()
+    study = load_study(REPOSITORY / "config" / "paper.yaml")
+    groups = load_groups(REPOSITORY / study.groups_config)
+    families = [groups[name].harness for name in study.trajectories.groups]
+    assert sorted(families) == ["claude_code"] * 3 + ["codex"] * 3 + ["opencode"] * 3
+    assert len(study.agent_tasks) == 41
+    (tmp_path / "study.yaml").write_text(text)
+    for cohort_id, cohort in study.cohorts.items():
+        labels = {
+            column: 1
+            for binding in study.tasks.values()
+            if binding.cohort == cohort_id
+            for column in binding.columns.values()
+        }
+        rows = [
+            {"slide_id": f"{cohort_id}-{i}", "patient_id": f"p{i}", "path": f"{i}.svs", **labels}
+            for i in range(2)
+        ]
+        write_csv(tmp_path / cohort.manifest, list(rows[0]), rows)
+    jobs = plan(REPOSITORY, tmp_path)
+    assert jobs["run_agent"] == 369
+    assert jobs["list_agent_inputs"] == 41
+    assert jobs["inspect_slide"] == 2 * len(study.cohorts)
+    assert jobs["score_trajectory"] == 369
+
+
+def test_runs_that_share_a_memory_wait_for_each_other_in_the_stated_order(tmp_path: Path) -> None:
+    tasks = {
+        name: {"definition": f"tasks/demo/{name}.yaml", "cohort": "demo", "label_column": column}
+        for name, column in (("demo_pleomorphism", "pleomorphism"), ("demo_gland_grade", "gland_grade"))
+    }
+    rules = {"groups": ["scripted_complete"], "memory": "group", "tasks": ["demo_gland_grade", TASK]}
+    write_study(tmp_path / "chain", changed(tasks=tasks, trajectories=rules))
+    last = f"results/trajectories/scripted_complete/{TASK}/1/run/run.json"
+    first = "results/trajectories/scripted_complete/demo_gland_grade/1/run/run.json"
+    assert plan(REPOSITORY, tmp_path / "chain", last)["run_agent"] == 2
+    assert plan(REPOSITORY, tmp_path / "chain", first)["run_agent"] == 1
+    write_study(tmp_path / "apart", changed(tasks=tasks, trajectories=rules | {"memory": "none"}))
+    assert plan(REPOSITORY, tmp_path / "apart", last)["run_agent"] == 1
+
+
 def test_replicates_multiply_runs_and_nothing_before_them(tmp_path: Path) -> None:
     write_study(tmp_path / "one")
     write_study(tmp_path / "three", changed(trajectories={"replicates": 3}))
@@ -139,6 +181,10 @@ def task(**changes: object) -> dict[str, Any]:
         (lambda: changed(trajectories={"tasks": ["lung_os"]}), ["study.yaml", "trajectories.tasks"]),
         (lambda: changed(cohorts={"demo": {"manifest": "none.csv"}}), ["none.csv", "does not exist"]),
         (lambda: changed(groups_config="none.yaml"), ["none.yaml", "does not exist"]),
+        (lambda: changed(groups_config="groups.yaml"),
+         ["groups.yaml", "groups.g.policy", "'brilliant'"]),
+        (lambda: changed(groups_config="families.yaml"),
+         ["families.yaml", "groups.g.harness", "'aider'", "claude_code"]),
         (lambda: changed(judge="oracle"), ["study.yaml", "judge", "'oracle'"]),
         (lambda: without("cohorts"), ["study.yaml", "cohorts", "required"]),
     ],
@@ -147,6 +193,12 @@ def test_a_wrong_configuration_is_one_line_naming_file_and_field(
     tmp_path: Path, make: Callable[[], dict[str, Any]], words: list[str]
 ) -> None:
     write_study(tmp_path, make())
+    for name, entry in (
+        ("groups", {"harness": "scripted", "policy": "brilliant"}),
+        ("families", {"harness": "aider"}),
+    ):
+        text = yaml.safe_dump({"groups": {"g": {"label": "g"} | entry}})
+        (tmp_path / f"{name}.yaml").write_text(text)
     done = snakemake(REPOSITORY, tmp_path, "--dry-run")
     assert done.returncode != 0
     assert "Traceback" not in done.stdout
@@ -182,6 +234,8 @@ def test_an_agent_run_depends_on_no_time_stamp_and_is_never_retried_or_overwritt
     assert [" ".join(text.split()) for _, text in inputs] == [
         'ancient("results/study.json"),',
         'ancient("results/reference/{task}/agent_inputs.json"),',
+        # Nothing, unless runs of a group are chained by their memory.
+        "earlier_record,",
     ]
     assert {name for name, _ in outputs} == {"record", "stream", "tools", "trajectory", "manifest"}
     for name, text in outputs:

@@ -1,5 +1,6 @@
 # Everything the stages share: the typed configuration, the grid of slides and trajectories, path helpers.
 import json
+import math
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from acpbench.core.files import read_csv, read_yaml
 from acpbench.core.ids import check_id
 from snakemake.exceptions import WorkflowError
 
+SPARE_MINUTES = 30  # of an agent's job: to start, to end and to record
 GRADE_FILES = ["checks.jsonl", "judgements.jsonl", "adjudicated.jsonl"]
 SCORE_FILES = [
     "workflow_score.json",
@@ -27,24 +29,11 @@ def study_file(path):
     return str(Path(workflow.basedir) / path)
 
 
-def manifest_rows(cohort):
-    """slide_id -> row of a cohort's manifest. Rows with bad or repeated ids are left to the join's exclusions."""
-    rows = {}
-    for row in read_csv(study_file(cohort.manifest)):
-        try:
-            slide_id = check_id(row.get(cohort.columns.slide_id, ""), "slide_id")
-        except InputError:
-            continue
-        rows.setdefault(slide_id, row)
-    return rows
-
-
 try:
     CONFIG_FILE = ", ".join(map(str, workflow.configfiles)) or "study configuration"
     STUDY = parse_study(config, CONFIG_FILE)
     GROUPS = load_groups(study_file(STUDY.groups_config))
     ENCODERS = read_yaml(study_file(STUDY.encoders_config))
-    SLIDES = {name: manifest_rows(cohort) for name, cohort in STUDY.cohorts.items()}
     for group in STUDY.trajectories.groups:
         if group not in GROUPS:
             raise InputError(
@@ -132,38 +121,24 @@ def reference_targets():
     return targets
 
 
-def generated_row(wildcards):
-    """The manifest row a generated slide is drawn from."""
-    return canonical(SLIDES[wildcards.cohort][wildcards.slide_id])
-
-
-def slide_path(wildcards):
-    """Where a slide lies: relative to the manifest, or among the generated ones."""
-    cohort = STUDY.cohorts[wildcards.cohort]
-    row = SLIDES[wildcards.cohort][wildcards.slide_id]
-    base = (
-        f"results/generated/{wildcards.cohort}"
-        if cohort.generator
-        else os.path.dirname(study_file(cohort.manifest))
-    )
-    return os.path.join(base, row.get(cohort.columns.path, ""))
-
-
-def slide_input(wildcards):
-    """The slide file; a missing one is left to the inspection to report."""
-    path = slide_path(wildcards)
-    if STUDY.cohorts[wildcards.cohort].generator or os.path.exists(path):
-        return path
-    return []
-
-
-def declared_mpp(wildcards):
-    """Micrometres per pixel that the manifest or the configuration declares."""
-    cohort = STUDY.cohorts[wildcards.cohort]
-    row = SLIDES[wildcards.cohort][wildcards.slide_id]
-    return (row.get(cohort.columns.mpp) if cohort.columns.mpp else None) or cohort.mpp
-
-
 def review_files():
     """Human judgements of single checkpoints, one file a reviewer."""
     return sorted(str(path) for path in Path(study_file(STUDY.reviews)).glob("*.jsonl"))
+
+
+def earlier_record(wildcards):
+    """With `memory: group`, the record of the group's task before this one: runs of a group go one by one."""
+    tasks = STUDY.agent_tasks
+    place = tasks.index(wildcards.task) if wildcards.task in tasks else 0
+    if STUDY.trajectories.memory == "none" or place == 0:
+        return []
+    folder = f"results/trajectories/{wildcards.group}/{tasks[place - 1]}/{wildcards.replicate}"
+    return [ancient(f"{folder}/run/run.json")]
+
+
+def agent_minutes(wildcards):
+    """The wall limit in force, and time to start, to end and to record."""
+    group = GROUPS.get(wildcards.group)
+    own = getattr(group, "limits", None)
+    seconds = (own and own.wall_s) or STUDY.trajectories.wall_limit_s
+    return math.ceil(seconds / 60) + SPARE_MINUTES

@@ -45,6 +45,7 @@ rule run_agent:
     input:
         study=ancient("results/study.json"),
         inputs=ancient("results/reference/{task}/agent_inputs.json"),
+        memory=earlier_record,
     output:
         record=protected("results/trajectories/{group}/{task}/{replicate}/run/run.json"),
         stream=protected(
@@ -66,7 +67,7 @@ rule run_agent:
         "../envs/acpbench.yaml"
     resources:
         mem_mb=4000,
-        runtime=60,
+        runtime=agent_minutes,
     shell:
         "acp-bench run --study {input.study:q} --inputs {input.inputs:q} --group {wildcards.group:q}"
         " --replicate {wildcards.replicate:q} --output $(dirname {output.record:q}) > {log:q} 2>&1"

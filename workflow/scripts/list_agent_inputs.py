@@ -5,7 +5,7 @@ from pathlib import Path
 
 from acpbench.core.config import TaskBinding
 from acpbench.core.files import write_json
-from acpbench.harness.collect import agent_inputs
+from acpbench.harness.settings import agent_inputs
 
 binding = TaskBinding.model_validate(json.loads(snakemake.params.binding))
 files = [Path(str(snakemake.input[name])) for name in ("labels", "slides", "features")]

@@ -20,6 +20,7 @@ from acpbench.adjudication.cues import (
 )
 from acpbench.rubric.formats import number
 from acpbench.rubric.formats import words as words_of
+from acpbench.trajectory.documents import GIVEN_FILES, GIVEN_FOLDERS
 
 TEST_NOT_FOR_SELECTION = (
     r"test.{0,80}\b(?:not|never|kept out|held[\s-]?out|untouched|once|only at the end|final)\b"
@@ -249,11 +250,7 @@ def _unmet_inputs(case: Case) -> list[str]:
     unmet = []
     for step in case.steps:
         for path in _paths(step.get("inputs")):
-            given = path.startswith(("data/", "skills/", "schemas/")) or path in (
-                "task.json",
-                "TASK.md",
-                "registry.json",
-            )
+            given = path.startswith(GIVEN_FOLDERS) or path in GIVEN_FILES
             if (
                 not given
                 and path not in made

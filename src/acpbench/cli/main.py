@@ -15,7 +15,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "slides": ("acpbench.cli.slides:slides", "Inspect and tile whole-slide images."),
     "features": ("acpbench.cli.features:features", "Look into, import and export tile feature files."),
     "tool": ("acpbench.cli.tool:tool", "List and call the pathology tools that agents use."),
+    "mcp": ("acpbench.cli.mcp:mcp", "Serve the pathology tools over MCP."),
     "run": ("acpbench.cli.run:run", "Run one group on one task and record the trajectory."),
+    "scripted-model": (
+        "acpbench.cli.scripted_model:scripted_model",
         "Serve a scripted policy as a model, to test a harness.",
     ),
     "import": ("acpbench.cli.import_:import_", "Write a record from a file of another program."),

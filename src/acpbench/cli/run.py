@@ -23,7 +23,11 @@ def run(study: Path, inputs: Path, group: str, replicate: str, results: Path, ru
 
     A record that is there already is kept: delete the run/ folder to run again.
     """
-    from acpbench.harness.collect import collect_run, settings_from_study
+    from acpbench.harness.collect import collect_run
+    from acpbench.harness.sandbox import UNSANDBOXED
+    from acpbench.harness.settings import settings_from_study
 
     record = collect_run(settings_from_study(study, inputs, group, replicate, results), run_dir)
+    if record.sandbox == UNSANDBOXED and record.harness.name != "scripted":
+        click.echo("warning: UNSANDBOXED: nothing isolated this agent from the machine", err=True)
     click.echo(f"{record.trajectory_id}: {record.run_status} ({record.status_reason}), {record.wall_s:.1f} s")

@@ -17,8 +17,10 @@ SCHEMAS: dict[str, str] = {
     "config_diff": "acpbench.trajectory.documents:ConfigDiff",
     "critique": "acpbench.trajectory.documents:Critique",
     "encoder": "acpbench.features.registry:EncoderSpec",
+    "execution_memory": "acpbench.trajectory.documents:MemoryEntry",
     "group": "acpbench.core.config:Group",
     "metrics": "acpbench.trajectory.documents:Metrics",
+    "predictions": "acpbench.trajectory.documents:PredictionRow",
     "reflection_summary": "acpbench.trajectory.documents:ReflectionSummary",
     "report": "acpbench.trajectory.documents:Report",
     "requirements": "acpbench.tasks.requirements:Requirements",
@@ -26,6 +28,7 @@ SCHEMAS: dict[str, str] = {
     "rubric": "acpbench.rubric.models:Rubric",
     "run": "acpbench.trajectory.record:RunRecord",
     "task": "acpbench.tasks.models:Task",
+    "task_brief": "acpbench.trajectory.documents:TaskBrief",
     "update": "acpbench.trajectory.documents:Update",
     "workflow_spec": "acpbench.trajectory.documents:WorkflowSpec",
 }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterable
+from typing import Any
 
 import click
 
 from acpbench.core.errors import InputError
-
-ANSWER = ("exit_status", "error", "result", "outputs", "cache")
 
 
 @click.group()
@@ -37,17 +38,25 @@ def list_tools(style: str) -> None:
 @click.option("--round", "round_id", type=click.IntRange(0, 5), help="Reflection round (0 = first pass).")
 def call(tool_id: str, arguments: str, step_id: str | None, round_id: int | None) -> None:
     """Call one tool inside a recorded workspace; prints its answer as JSON, exit code 1 on a tool error."""
-    from acpbench.harness.context import load_context
-    from acpbench.harness.registry import call_tool
+    from acpbench.harness.tool_socket import ask, socket_path
 
     try:
         args = json.loads(arguments)
-    except json.JSONDecodeError as error:
-        raise InputError(f"is not valid JSON ({error.msg})", field="--args") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(
+            f"is not valid JSON ({getattr(error, 'msg', 'nested too deeply')})", field="--args"
+        ) from None
     if not isinstance(args, dict):
         raise InputError("expected a JSON object", field="--args")
-    answer = call_tool(load_context(), tool_id, args, step_id=step_id, round_id=round_id)
-    click.echo(json.dumps({key: answer[key] for key in ANSWER}))
+    if (path := socket_path()) is not None:
+        asked = {"tool": tool_id, "args": args, "step_id": step_id, "round_id": round_id}
+        answer = json.loads(ask(path, json.dumps(asked).encode()))
+    else:
+        from acpbench.harness.context import load_context
+        from acpbench.harness.registry import answer_of, call_tool
+
+        answer = answer_of(call_tool(load_context(), tool_id, args, step_id=step_id, round_id=round_id))
+    click.echo(json.dumps(answer))
     if answer["exit_status"] != "ok":
         raise click.exceptions.Exit(1)
 
@@ -58,23 +67,32 @@ def serve() -> None:
 
     One process for a whole run, so that heavy libraries load once; each call is logged as by ``call``.
     """
-    import sys
+    from acpbench.harness.tool_socket import relay, socket_path
 
+    if (path := socket_path()) is not None:
+        raise click.exceptions.Exit(relay(path, "serve"))
     from acpbench.harness.context import load_context
-    from acpbench.harness.registry import call_tool
 
     context = load_context()
-    for line in sys.stdin:
+    for answer in _answers(context, iter(sys.stdin.buffer.readline, b"")):
+        click.echo(json.dumps(answer))
+
+
+def _answers(context: Any, lines: Iterable[bytes]) -> Iterable[dict[str, Any]]:
+    from acpbench.harness.registry import ANSWER, answer_of, call_tool
+
+    for line in lines:
         try:
             asked = json.loads(line)
-            answer = call_tool(
-                context,
-                str(asked["tool"]),
-                asked.get("args") or {},
-                step_id=asked.get("step_id"),
-                round_id=asked.get("round_id"),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            tool_id, args = str(asked["tool"]), asked.get("args") or {}
+            step_id, round_id = asked.get("step_id"), asked.get("round_id")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             message = f"not a call ({type(error).__name__}); expected one JSON object a line"
-            answer = dict.fromkeys(ANSWER) | {"exit_status": "error", "error": message, "result": {}}
-        click.echo(json.dumps({key: answer[key] for key in ANSWER}))
+            yield dict.fromkeys(ANSWER) | {
+                "exit_status": "error",
+                "error": message,
+                "result": {},
+                "outputs": [],
+            }
+            continue
+        yield answer_of(call_tool(context, tool_id, args, step_id=step_id, round_id=round_id))

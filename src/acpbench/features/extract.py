@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from acpbench.core.errors import InputError
-from acpbench.core.files import sha256_bytes, sha256_file, sha256_json
+from acpbench.core.files import sha256_bytes, sha256_json
 from acpbench.core.progress import track
 from acpbench.features.background import read_ahead
 from acpbench.features.encoders import DeferredEncoder, Encoder
@@ -22,6 +22,7 @@ from acpbench.features.store import FeatureBag, cache_key, is_complete, read_fea
 from acpbench.slides.coords import MAX_BAD_FRACTION, TILER_VERSION, TileSet, read_coords, read_tiles
 from acpbench.slides.errors import SlideError
 from acpbench.slides.reader import open_slide
+from acpbench.slides.slide_files import slide_sha256
 
 
 def tiler_sha256(tiles: TileSet) -> str:
@@ -166,7 +167,7 @@ def _extract(
         stream = read_tiles(slide_path, tiles, batch_size=batch_size, max_bad_fraction=max_bad_fraction)
         # The slide is hashed beside the reading; nothing is written before both have ended.
         with ThreadPoolExecutor(1) as hashing:
-            digest = hashing.submit(sha256_file, slide_path)
+            digest = hashing.submit(slide_sha256, slide_path)
             try:
                 geometry = _slide_geometry(slide_path, tiles)
                 for found, corners in _encoded(stream, tiles, loaded):

@@ -1,426 +1,341 @@
-"""Collect one trajectory: workspace, child process, raw stream, witness log, record.
+"""Collect one trajectory: workspace, harness, raw stream, witnessed log, record.
 
-Every attempt lives in ``attempts/<n>/`` and stays there. A finished attempt is published as ``run/`` by hard
-links, ``run.json`` last; readers trust ``run.json``. A second collector waits for the first (file lock).
-A finished record is never paid for twice: it is taken as it is, or shown again when the workflow has cleared
-the files of an attempt that it had not yet accepted. Snakemake accepts by write-protecting (``protected()``).
+A run that dies is a complete record with its ``run_status``; only a collector that cannot do its own work
+raises. See :mod:`acpbench.harness.attempts` for attempts and publishing, and docs/howto-agents.md for the
+whole.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import os
 import shutil
-import signal
-import stat
 import subprocess
 import sys
-import threading
+import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from acpbench import __version__
-from acpbench.core.config import TaskBinding, parse_study
 from acpbench.core.errors import InputError
-from acpbench.core.files import read_csv, read_json, sha256_file, walk_files, write_json
-from acpbench.core.ids import check_id, trajectory_id
-from acpbench.harness.context import CONTEXT_VARIABLE, EvaluatorSide, RunContext, TilerSettings
-from acpbench.harness.registry import registry_digest
-from acpbench.harness.workspace import build_workspace, contents_digest, skills_digest
-from acpbench.tasks.catalogue import load_task
-from acpbench.trajectory.atif import AtifBuilder
-from acpbench.trajectory.record import (
-    Digests,
-    Harness,
-    RunRecord,
-    iso_time,
-    load_run,
-    split_id,
-    write_manifest,
+from acpbench.core.files import read_csv, write_json, write_text
+from acpbench.core.groups import AnyGroup, Limits, Sandbox, ScriptedGroup
+from acpbench.core.ids import trajectory_id
+from acpbench.harness import preflight
+from acpbench.harness.adapter import PROMPT, Evidence, Run, Status, adapter_for
+from acpbench.harness.attempts import DECLARED, collecting, last_attempt, show, unaccepted
+from acpbench.harness.conclude import conclude
+from acpbench.harness.context import CONTEXT_VARIABLE, RunContext
+from acpbench.harness.environment import (
+    agent_environment,
+    configuration_digest,
+    search_path,
+    tool_environment,
 )
+from acpbench.harness.launch import Ending, Launch, run_child
+from acpbench.harness.memory import GIVEN_FILE, carried_memory, write_memory
+from acpbench.harness.model_relay import ModelRelay
+from acpbench.harness.mounts import Setting
+from acpbench.harness.sandbox import MODEL_SOCKET, Box, open_box
+from acpbench.harness.scrub import MIN_SECRET_CHARS, Scrubber, secret_values
+from acpbench.harness.sessions import calls_missing_from_stream, confirm, keep_session_files
+from acpbench.harness.settings import RunSettings, agent_inputs, settings_from_study
+from acpbench.harness.tool_gate import ToolGate
+from acpbench.harness.tool_socket import SOCKET_VARIABLE
+from acpbench.harness.witness import LogWitness
+from acpbench.harness.workspace import LAYOUTS, build_workspace, contents_digest
+from acpbench.tasks.catalogue import load_task
+from acpbench.tasks.models import Task
+from acpbench.trajectory.record import RunRecord, load_run, split_id
 
-ALLOWED_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
-TERMINATE_GRACE_S = 10.0
-DECLARED = ("run.json", "stream.jsonl", "tools.jsonl", "trajectory.json", "manifest.csv")
-"""Files of ``run/`` that the workflow declares as outputs, and write-protects itself."""
-UNSANDBOXED = "unsandboxed"
+__all__ = ["DECLARED", "RunSettings", "agent_inputs", "collect_run", "settings_from_study"]
 
-
-class RunSettings(EvaluatorSide):
-    """Everything one run depends on. Paths are the evaluator's."""
-
-    group: str
-    replicate: str
-    policy: str
-    encoder: str
-    skills: Path | None
-    wall_limit_s: float = 1800.0
-
-
-def agent_inputs(
-    task_id: str, binding: TaskBinding, encoder: str, labels: Path, slides_csv: Path, features_index: Path
-) -> dict[str, Any]:
-    """``agent_inputs.json``: what agents on a task are given, with hashes, under a name that never changes.
-
-    The rule of an agent run depends on this file alone, so that a study's other cohort, encoder or task file
-    makes a new one of these but repeats no finished run.
-
-    Args:
-        binding: the study's entry of the task.
-        encoder: the encoder whose features agents get.
-        labels: the evaluator's label table of the task.
-        slides_csv: the validated cohort table.
-        features_index: list of the agents' feature files.
-    """
-    return {
-        "schema": "acp-agent-inputs/0.1",
-        "task_id": task_id,
-        "cohort": binding.cohort,
-        "encoder": encoder,
-        "task_file": str(binding.definition),
-        "labels": str(labels),
-        "slides": str(slides_csv),
-        "sha256": {
-            "task_file": sha256_file(_checkout_path(str(binding.definition))),
-            "labels": sha256_file(labels),
-            "slides": sha256_file(slides_csv),
-            "features_index": sha256_file(features_index),
-        },
-    }
-
-
-def settings_from_study(
-    study_file: Path, inputs_file: Path, group: str, replicate: str, results: Path
-) -> RunSettings:
-    """Settings of one run from the resolved study and the fixed layout of ``results/``.
-
-    Raises:
-        InputError: the group or the task is not part of the study, or a file is not the one that was listed.
-    """
-    document = read_json(study_file)
-    study = parse_study(document["config"], study_file)
-    groups = {entry["id"]: entry for entry in document["groups"]}
-    if group not in groups:
-        raise InputError(f"{group!r} is not a group of the study", file=study_file, field="groups")
-    inputs = read_json(inputs_file)
-    task_id = inputs["task_id"]
-    if task_id not in study.agent_tasks:
-        raise InputError(f"{task_id!r} is not a task of the study", file=study_file, field="tasks")
-    binding = study.tasks[task_id]
-    cohort = study.cohorts[inputs["cohort"]]
-    generated = results / "generated" / inputs["cohort"]
-    skills = study.trajectories.skills
-    files = {
-        "task_file": _checkout_path(inputs["task_file"]),
-        "labels": Path(inputs["labels"]),
-        "slides": Path(inputs["slides"]),
-    }
-    for name, path in files.items():
-        if sha256_file(path) != inputs["sha256"][name]:
-            raise InputError(f"has changed since {inputs_file.name} was written", file=path, field=name)
-    return RunSettings(
-        group=group,
-        task_file=files["task_file"],
-        replicate=replicate,
-        policy=groups[group]["policy"],
-        labels=files["labels"],
-        slides_csv=files["slides"],
-        exclusions_csv=files["slides"].with_name("exclusions.csv"),
-        slides_base=generated if cohort.generator else _checkout_path(cohort.manifest).parent,
-        slides_dir=results / "slides" / inputs["cohort"],
-        features_dir=results / "features" / inputs["cohort"],
-        store_dir=results / "store" / inputs["cohort"],
-        encoders_config=_checkout_path(study.encoders_config),
-        encoder=inputs["encoder"],
-        skills=None if skills is None else _checkout_path(skills),
-        tiler=TilerSettings(**study.tiling.model_dump(exclude={"min_tiles"})),
-        label_column="time, event" if binding.time_column else "label",
-        label_access=study.trajectories.label_access,
-        test_evaluations=study.trajectories.test_evaluations,
-        wall_limit_s=study.trajectories.wall_limit_s,
-        offline=study.offline,
-        seed=study.seed,
-    )
-
-
-def _checkout_path(path: str) -> Path:
-    """A path of the study: in the working directory, else in the checkout this package lies in."""
-    here = Path(path)
-    return here if here.is_absolute() or here.exists() else Path(__file__).resolve().parents[3] / path
-
-
-@contextmanager
-def _collecting(trajectory_dir: Path) -> Iterator[None]:
-    """Hold the trajectory's lock: one collector at a time, also after a killed workflow left one behind."""
-    trajectory_dir.mkdir(parents=True, exist_ok=True)
-    with open(trajectory_dir / ".collect.lock", "w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def _last_attempt(trajectory_dir: Path) -> int:
-    attempts = trajectory_dir / "attempts"
-    numbers = (
-        [int(path.name) for path in attempts.iterdir() if path.name.isdigit()] if attempts.is_dir() else []
-    )
-    return max(numbers, default=0)
-
-
-def _context(settings: RunSettings, attempt: Path, identity: str) -> RunContext:
-    return RunContext(
-        trajectory_id=identity,
-        workspace=(attempt / "workspace").resolve(),
-        tool_log=(attempt / "tools.jsonl").resolve(),
-        receipts=(attempt / "receipts.jsonl").resolve(),
-        split_id=split_id(read_csv(settings.labels)),
-        **settings.shared(),
-    )
-
-
-class _StreamRecorder(threading.Thread):
-    """Copy the child's standard output to ``stream.jsonl`` line by line as it comes, each line fsynced."""
-
-    def __init__(self, pipe: Any, target: Path) -> None:
-        super().__init__(daemon=True)
-        self.pipe, self.target = pipe, target
-
-    def run(self) -> None:
-        with open(self.target, "ab") as handle:
-            for line in iter(self.pipe.readline, b""):
-                handle.write(line)
-                handle.flush()
-                os.fsync(handle.fileno())
-
-
-def _group_is_gone(group: int, grace_s: float) -> bool:
-    """Whether the process group ends within a grace."""
-    deadline = time.monotonic() + grace_s
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def _stop_group(process: subprocess.Popen[bytes]) -> None:
-    """End the child's whole process group, its tool server too: TERM, then KILL after a grace."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, sign)
-        except ProcessLookupError:
-            break
-        # Reap the child itself, or it would count as a living member of its group.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(TERMINATE_GRACE_S)
-        if _group_is_gone(process.pid, TERMINATE_GRACE_S):
-            break
-    process.wait()
-
-
-def _launch(command: list[str], attempt: Path, context_file: Path, wall_limit_s: float) -> tuple[int, bool]:
-    """Run the child in the workspace. Returns its return code and whether the wall limit ended it."""
-    environment = {name: os.environ[name] for name in ALLOWED_ENVIRONMENT if name in os.environ}
-    environment |= {
-        CONTEXT_VARIABLE: str(context_file),
-        "HOME": str(context_file.parent / f"{attempt.name}.home"),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONHASHSEED": "0",
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)]),
-    }
-    with open(attempt / "stderr.log", "wb") as errors:
-        process = subprocess.Popen(
-            command,
-            cwd=attempt / "workspace",
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,
-        )
-        recorder = _StreamRecorder(process.stdout, attempt / "stream.jsonl")
-        recorder.start()
-        timed_out = False
-        try:
-            process.wait(wall_limit_s)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-        finally:
-            _stop_group(process)
-        recorder.join(TERMINATE_GRACE_S)
-    return process.returncode, timed_out
-
-
-def _stream_rows(stream: Path) -> list[dict[str, Any]]:
-    rows = []
-    for line in stream.read_bytes().split(b"\n") if stream.is_file() else []:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
-
-
-def _normalise(rows: list[dict[str, Any]], identity: str, policy: str) -> dict[str, Any]:
-    """ATIF document of the scripted harness's stream."""
-    builder = AtifBuilder(
-        session_id=identity, agent_name="scripted", agent_version=__version__, model=f"policy:{policy}"
-    )
-    functions = {"read": "read_file", "write": "write_file", "command": "run_command"}
-    for row in rows:
-        kind, moment = row.get("type"), row.get("t")
-        if kind == "message":
-            builder.message("agent", str(row.get("text", "")), moment)
-        elif kind in functions:
-            arguments = {key: row[key] for key in ("path", "command") if key in row}
-            builder.call(functions[kind], arguments, str(row.get("outcome", "")), moment)
-        elif kind == "tool":
-            builder.call(
-                str(row.get("tool")),
-                row.get("args") or {},
-                str(row.get("outcome", "")),
-                moment,
-                extra={"exit_status": row.get("exit_status"), "round_id": row.get("round_id")},
-            )
-    return builder.document(extra={"acpbench": {"trajectory_id": identity}})
-
-
-def _status(returncode: int, timed_out: bool, rows: list[dict[str, Any]]) -> tuple[str, str]:
-    """``run_status`` and its reason, from the exit, the watchdog and the terminal event together."""
-    if timed_out:
-        return "timeout", "the wall limit ended the run"
-    if returncode < 0:
-        return "killed", f"the agent process died by {signal.Signals(-returncode).name}"
-    if returncode > 0:
-        return "agent_error", f"the agent process exited with code {returncode}"
-    if not any(row.get("type") == "result" for row in rows):
-        return "incomplete_stream", "the agent exited 0 without a terminal event"
-    return "completed", "the agent reported its end and exited 0"
-
-
-def _show(attempt: Path, run_dir: Path) -> None:
-    """Link the files of an attempt into ``run/`` that are not there yet, ``run.json`` last.
-
-    The declared files stay writable until the workflow has accepted them: Snakemake refuses to start over a
-    read-only output that a killed workflow left behind, unless the user is root.
-    """
-    for relative, path in sorted(walk_files(attempt), key=lambda item: item[0] == "run.json"):
-        target = run_dir / relative
-        if target.exists():
-            continue
-        path.chmod(0o644 if relative in DECLARED else 0o444)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.link(path, target)
-
-
-def _unaccepted(attempt: Path, run_dir: Path) -> bool:
-    """Whether ``run/`` is what is left of this finished attempt, which no workflow has accepted yet."""
-    record, witness = attempt / "run.json", run_dir / "stderr.log"
-    return (
-        record.is_file()
-        and bool(record.stat().st_mode & stat.S_IWUSR)
-        and witness.is_file()
-        and witness.samefile(attempt / "stderr.log")
-    )
+PROMPT_FILE = "prompt.txt"
+TOOL_SOCKET = "tools.sock"
+STOP_TIMEOUT_S = 60.0
 
 
 def collect_run(settings: RunSettings, run_dir: Path) -> RunRecord:
     """Run one group on one task and leave the record in ``run_dir``.
 
-    A run that dies is a complete record with its ``run_status``; only the collector's own failure raises. A
-    record that is there already is returned: delete ``run_dir`` to run again.
+    A record that is there already is returned: delete ``run_dir`` to run again.
 
     Raises:
-        InputError: an id, the task file or a table does not fit.
+        InputError: an id, the task file or a table does not fit; or, before an attempt is begun, a key's
+            variable is not set, the harness is not installed, or the sandbox asked for cannot be kept here.
     """
     task = load_task(settings.task_file)
     identity = trajectory_id(settings.group, task.task_id, settings.replicate)
-    check_id(settings.policy, "policy")
     trajectory_dir = run_dir.parent
-    with _collecting(trajectory_dir):
-        number = _last_attempt(trajectory_dir)
+    with collecting(trajectory_dir):
+        number = last_attempt(trajectory_dir)
         attempt = trajectory_dir / "attempts" / str(number)
-        if _unaccepted(attempt, run_dir):
-            _show(attempt, run_dir)
+        if unaccepted(attempt, run_dir):
+            show(attempt, run_dir)
         if (run_dir / "run.json").is_file():
             return load_run(run_dir)
-        number += 1
-        attempt = attempt.with_name(str(number))
+        with _private_folder() as private:
+            collection = Collection(settings, task, identity, run_dir, private)
+            collection.check()
+            return collection.collect(attempt.with_name(str(number + 1)))
+
+
+@contextlib.contextmanager
+def _private_folder() -> Any:
+    """A folder for the run's sockets. Its path is short: a Unix socket's has 107 bytes at most."""
+    roots = [root for root in ("/tmp", tempfile.gettempdir()) if os.access(root, os.W_OK)]
+    with tempfile.TemporaryDirectory(prefix="acp-", dir=roots[0], ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+class Collection:
+    """One attempt from its empty folder to its record."""
+
+    def __init__(
+        self, settings: RunSettings, task: Task, identity: str, run_dir: Path, private: Path
+    ) -> None:
+        self.settings, self.task, self.identity = settings, task, identity
+        self.run_dir, self.private = run_dir, private
+        self.group: AnyGroup = settings.harness.root
+        self.adapter = adapter_for(self.group.harness)
+        self.notes: list[str] = []
+        self.evidence = Evidence()
+        self.version = __version__
+        self.gate: ToolGate | None = None
+        self.tool_list: str | None = None
+        self.config_digest: str | None = None
+        self.memory = carried_memory(settings.memory_from) if settings.memory else None
+
+    # -- before anything is written --
+
+    @property
+    def scripted(self) -> bool:
+        """Whether this is the built-in harness: no key, no sandbox, its tools in its own process."""
+        return isinstance(self.group, ScriptedGroup)
+
+    def check(self) -> None:
+        """Refuse what cannot work, before an attempt is begun. Raises :class:`InputError`."""
+        group = self.group
+        names: list[str] = []
+        self.executable = sys.executable
+        if not isinstance(group, ScriptedGroup):
+            names = [*self.adapter.secrets(group).values(), *group.pass_env]
+            self.executable = group.executable
+            found = preflight.find_executable(group.executable)
+            if group.sandbox.kind != "command":
+                if found is None:
+                    raise InputError(
+                        f"{group.executable!r} is not installed (not on PATH)",
+                        file=f"groups.{self.settings.group}",
+                        field="executable",
+                    )
+                self.executable = str(found)
+        vision = self.settings.vision
+        tool_names = [vision.api_key_env] if vision is not None and vision.api_key_env else []
+        self.secrets = secret_values(dict.fromkeys([*names, *tool_names]))
+        self.scrubber = Scrubber(self.secrets)
+        short = [name for name, value in self.secrets.items() if len(value) < MIN_SECRET_CHARS]
+        self.notes += [f"the value of {name} is too short to be taken out of the record" for name in short]
+        self.box = open_box(self._wanted_sandbox(), self._setting(self.run_dir.parent / "attempts" / "0"))
+
+    def _wanted_sandbox(self) -> Sandbox:
+        group = self.group
+        return Sandbox(kind="none") if isinstance(group, ScriptedGroup) else group.sandbox
+
+    def _setting(self, attempt: Path) -> Setting:
+        """Places of an attempt, as a sandbox needs them."""
+        workspace = attempt.resolve() / "workspace"
+        layout = LAYOUTS[self.adapter.name]
+        mirrors = ["skills", *([layout.skills] if layout.skills else [])]
+        env_names: tuple[str, ...] = ()
+        executables: tuple[Path, ...] = ()
+        slides: dict[str, Path] = {}
+        if not isinstance(self.group, ScriptedGroup):
+            executables = (Path(self.executable),)
+            slides = {
+                row["slide_id"]: self.settings.slides_base / row["path"]
+                for row in read_csv(self.settings.slides_csv)
+            }
+            env_names = (*self.adapter.secrets(self.group), *self.group.pass_env)
+        return Setting(
+            workspace=workspace,
+            home=attempt.resolve().with_name(f"{attempt.name}.home"),
+            private=self.private,
+            read_only=tuple(workspace / mirror for mirror in mirrors),
+            slides=slides,
+            executables=executables,
+            endpoint=self.adapter.endpoint(self.group),
+            name=f"acpbench-{self.private.name}",
+            env_names=env_names,
+        )
+
+    # -- the run --
+
+    def collect(self, attempt: Path) -> RunRecord:
+        """Do the attempt and publish it."""
+        self.attempt = attempt
+        self.workspace = (attempt / "workspace").resolve()
+        self.home = attempt.resolve().with_name(f"{attempt.name}.home")
         attempt.mkdir(parents=True)
+        self.home.mkdir()
+        self.witness = LogWitness(attempt / "tools.jsonl")
+        try:
+            self._build()
+            ending, status = self._run()
+            return conclude(self, ending, status)
+        finally:
+            # Caches, and whatever a harness remembers of its login: no part of the record.
+            shutil.rmtree(self.home, ignore_errors=True)
+
+    def _build(self) -> None:
+        settings = self.settings
         build_workspace(
-            attempt / "workspace",
-            task=task,
+            self.workspace,
+            task=self.task,
             labels_csv=settings.labels,
             slides_csv=settings.slides_csv,
             skills=settings.skills,
             label_access=settings.label_access,
             test_evaluations=settings.test_evaluations,
+            harness=self.adapter.name,
+            memory=self.memory,
         )
-        initial = contents_digest(attempt / "workspace")
-        context_file = attempt.with_name(f"{number}.context.json")
-        write_json(context_file, _context(settings, attempt, identity).model_dump(mode="json"))
-        (attempt / "tools.jsonl").touch()
-        command = [
-            sys.executable,
-            "-m",
-            "acpbench.harness",
-            "--policy",
-            settings.policy,
-            "--encoder",
-            settings.encoder,
-            "--seed",
-            str(settings.seed),
-        ]
-        start_s = time.time()
-        returncode, timed_out = _launch(command, attempt, context_file.resolve(), settings.wall_limit_s)
-        end_s = time.time()
+        self.initial = contents_digest(self.workspace)
+        if self.memory is not None:
+            write_memory(self.attempt / GIVEN_FILE, self.memory)
+        self.context_file = self.attempt.resolve().with_name(f"{self.attempt.name}.context.json")
+        context = RunContext(
+            trajectory_id=self.identity,
+            workspace=self.workspace,
+            tool_log=(self.attempt / "tools.jsonl").resolve(),
+            receipts=(self.attempt / "receipts.jsonl").resolve(),
+            split_id=split_id(read_csv(settings.labels)),
+            **settings.shared(),
+        )
+        write_json(self.context_file, context.model_dump(mode="json"))
+        for name in ("tools.jsonl", "stream.jsonl", "stderr.log"):
+            (self.attempt / name).touch()
+        if not self.scripted:
+            write_text(self.attempt / PROMPT_FILE, PROMPT + "\n")
 
-        rows = _stream_rows(attempt / "stream.jsonl")
-        run_status, reason = _status(returncode, timed_out, rows)
-        write_json(attempt / "trajectory.json", _normalise(rows, identity, settings.policy))
-        write_manifest(attempt / "workspace", attempt / "manifest.csv")
-        record = RunRecord(
-            trajectory_id=identity,
-            group=settings.group,
-            task_id=task.task_id,
-            replicate=settings.replicate,
-            attempt=number,
-            harness=Harness(name="scripted", version=__version__, policy=settings.policy),
-            label_access=settings.label_access,
-            run_status=run_status,
-            status_reason=reason,
-            exit_code=returncode if returncode >= 0 else None,
-            signal=-returncode if returncode < 0 else None,
-            t_start=iso_time(start_s),
-            t_end=iso_time(end_s),
-            wall_s=round(end_s - start_s, 3),
-            cost_usd=0.0,
-            cost_source="built-in harness: no model is called",
-            limits={"wall_s": settings.wall_limit_s},
-            sandbox=UNSANDBOXED,
-            digests=Digests(
-                task=sha256_file(settings.task_file),
-                skills=skills_digest(settings.skills),
-                tools=registry_digest(),
-                workspace_initial=initial,
-                split=split_id(read_csv(settings.labels)),
-            ),
-            package_version=__version__,
-            seed=settings.seed,
+    def _run(self) -> tuple[Ending, Status | None]:
+        """Launch, or say why not. The status is None where the ending and the stream decide."""
+        # The run's window is the harness's own: without what comes before and after it.
+        self.start_s = self.end_s = time.time()
+        self.evidence.disk_free_bytes = shutil.disk_usage(self.attempt).free
+        full = preflight.disk_problem(self.attempt)
+        if full is not None:
+            return Ending(), Status("infra_error", f"pre-flight: {full}")
+        if self.scripted:
+            run = self._prepared({CONTEXT_VARIABLE: str(self.context_file)}, None)
+            return self._launched(self.adapter.prepare(run)), None
+        self.box = box = open_box(self._wanted_sandbox(), self._setting(self.attempt))
+        self.notes += box.notes
+        socket = self.private / TOOL_SOCKET
+        errors = self.attempt.with_name(f"{self.attempt.name}.tools.log")
+        with contextlib.ExitStack() as stack:
+            environment = tool_environment(self.context_file, self.settings.vision, self.secrets)
+            gate = stack.enter_context(
+                ToolGate(socket, environment, errors, self.workspace, self.witness.look)
+            )
+            endpoint = self.adapter.endpoint(self.group)
+            if box.network == "model_only" and box.kind == "bubblewrap" and endpoint is not None:
+                stack.enter_context(ModelRelay(self.private / MODEL_SOCKET, *endpoint))
+            run = self._prepared({SOCKET_VARIABLE: str(socket)}, box)
+            launch = self.adapter.prepare(run)
+            environment = agent_environment(launch, self.home, own_tmp=self.box.kind == "bubblewrap")
+            found = preflight.check(
+                self.adapter, self.executable, environment, self.workspace, run.tool_command, self._wrap
+            )
+            self.version = found.version or "unknown"
+            if found.problem is not None:
+                return Ending(), Status("infra_error", found.problem)
+            before = gate.mark()
+            self.gate = gate
+            ending = self._launched(launch)
+            self.evidence.tools_listed = gate.listed(before)
+            self.evidence.tools_died = gate.died(before)
+            self.evidence.calls_after_death = gate.calls_after_death(before)
+            self.tool_list = gate.tools_digest()
+            self.gate = None
+            typed = self.adapter.normalise(self.attempt)
+            confirm(
+                self.adapter,
+                run,
+                typed,
+                environment | {name: self.secrets[source] for name, source in launch.secrets.items()},
+                self.attempt,
+                self.scrubber,
+                self._wrap,
+                self.evidence,
+            )
+        self.notes += keep_session_files(self.adapter, self.home, self.attempt, self.scrubber)
+        missing = calls_missing_from_stream(self.adapter, self.attempt, typed, self.evidence.export)
+        self.notes += [missing] if missing else []
+        if box.stop is not None:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(box.stop, capture_output=True, timeout=STOP_TIMEOUT_S, check=False)
+        return ending, None
+
+    def _tool_at_work(self) -> bool:
+        """Look at the tool log; whether a call has begun and not ended."""
+        self.witness.look()
+        return self.witness.open_calls > 0 and (self.gate is None or self.gate.serving())
+
+    def _wrap(self, command: list[str]) -> list[str]:
+        return command if self.box.wrap is None else self.box.wrap(command)
+
+    def _prepared(self, tool_env: dict[str, str], box: Box | None) -> Run:
+        """What the adapter needs to know of this run."""
+        command = self._wanted_sandbox().kind == "command"
+        relay = "acp-bench" if command else str(Path(sys.executable).parent / "acp-bench")
+        path = search_path()
+        return Run(
+            group=self.group,
+            workspace=self.workspace,
+            home=self.home,
+            executable=self.executable,
+            tool_command=(relay, "mcp"),
+            # A harness may hand its servers a few variables only: what the relay needs is named.
+            tool_env=tool_env if self.scripted else tool_env | {"PATH": path},
+            tool_timeout_s=self.limits()[1],
+            sandboxed=box is not None and box.wrap is not None,
+            encoder=self.settings.encoder,
+            seed=self.settings.seed,
         )
-        if run_dir.exists():
-            shutil.rmtree(run_dir)
-        _show(attempt, run_dir)
-        # Written when the rest is shown: an attempt with a run.json has left its mark in run/.
-        write_json(attempt / "run.json", record.model_dump(mode="json", by_alias=True))
-        _show(attempt, run_dir)
-    return record
+
+    def limits(self) -> tuple[Limits, float]:
+        """The limits, and the wall limit in force."""
+        limits = Limits(idle_s=None) if isinstance(self.group, ScriptedGroup) else self.group.limits
+        return limits, limits.wall_s or self.settings.wall_limit_s
+
+    def _launched(self, launch: Launch) -> Ending:
+        """Run the child; see :func:`acpbench.harness.launch.run_child`."""
+        limits, wall_s = self.limits()
+        pass_env = [] if isinstance(self.group, ScriptedGroup) else self.group.pass_env
+        launch = Launch(
+            launch.command,
+            launch.cwd,
+            agent_environment(launch, self.home, own_tmp=self.box.kind == "bubblewrap"),
+            launch.secrets | {name: name for name in pass_env},
+            launch.files,
+        )
+        self.start_s = time.time()
+        self.config_digest = configuration_digest(
+            launch, {"ATTEMPT": self.attempt.resolve(), "PRIVATE": self.private}
+        )
+        ending = run_child(
+            launch,
+            self.attempt,
+            wrap=self.box.wrap,
+            limits=limits,
+            wall_s=wall_s,
+            meter=self.adapter.meter(),
+            scrubber=self.scrubber,
+            secret_values=self.secrets,
+            on_look=self._tool_at_work,
+        )
+        self.end_s = time.time()
+        self.notes += ending.notes
+        return ending

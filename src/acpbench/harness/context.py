@@ -10,10 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from acpbench.core.errors import InputError, describe_validation
 from acpbench.core.files import inside, read_csv, read_json
+from acpbench.harness.call_files import CallFiles
 from acpbench.tasks.catalogue import load_task
 from acpbench.tasks.models import Task
 
@@ -27,6 +28,17 @@ class TilerSettings(BaseModel):
     spacing_um: float
     tile_size_px: int
     min_tissue: float
+
+
+class VisionEndpoint(BaseModel):
+    """A vision-language model behind OpenAI-compatible chat; the key by the name of its variable only."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    base_url: str = Field(pattern=r"^https?://", description="Address up to and without /chat/completions.")
+    model: str
+    api_key_env: str | None = Field(None, pattern=r"^[A-Z][A-Z0-9_]*$", description="Variable with the key.")
+    timeout_s: float = Field(120, gt=0, le=3600)
+    max_tokens: int = Field(500, ge=1, le=8192)
 
 
 class EvaluatorSide(BaseModel):
@@ -48,6 +60,7 @@ class EvaluatorSide(BaseModel):
     test_evaluations: int = 1
     offline: bool = True
     seed: int = 0
+    vision: VisionEndpoint | None = None
 
     def shared(self) -> dict[str, Any]:
         """The fields of this class by name, paths made absolute."""
@@ -63,6 +76,7 @@ class RunContext(EvaluatorSide):
     tool_log: Path
     receipts: Path
     split_id: str
+    _files: CallFiles | None = PrivateAttr(None)
 
     @cached_property
     def task(self) -> Task:
@@ -72,6 +86,30 @@ class RunContext(EvaluatorSide):
     def path(self, relative: str) -> Path:
         """A path inside the workspace. Raises :class:`InputError` when it would leave it."""
         return inside(self.workspace, relative)
+
+    def in_call(self, files: CallFiles) -> RunContext:
+        """The same context for the time of one call, with that call's files."""
+        copy = self.model_copy()
+        copy._files = files
+        return copy
+
+    def read_path(self, relative: str) -> Path:
+        """Where a tool reads a workspace file: within a call, the copy made when the call began.
+
+        Raises:
+            InputError: the path leaves the workspace; within a call also a missing file.
+        """
+        return self.path(relative) if self._files is None else self._files.take(relative)
+
+    def write_path(self, relative: str) -> Path:
+        """Where a tool writes a workspace file: within a call, a place out of the agent's reach.
+
+        The file comes into the workspace when the call has gone well.
+
+        Raises:
+            InputError: the path leaves the workspace.
+        """
+        return self.path(relative) if self._files is None else self._files.make(relative)
 
     def stored(self, key: str) -> Path:
         """File behind a ``store:`` key: features of the reference pipeline, or of this study's runs.

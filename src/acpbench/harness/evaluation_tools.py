@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from pathlib import PurePosixPath
 from typing import Any
 
 from acpbench.core.errors import InputError
 from acpbench.core.files import read_bytes, read_csv, sha256_bytes, sha256_file, sha256_json, write_json
 from acpbench.harness.context import RunContext
-from acpbench.harness.registry import ToolOutcome
 from acpbench.harness.tool_args import EvaluatePredictions, EvaluateTest
+from acpbench.harness.tool_base import ToolOutcome
+from acpbench.harness.tool_results import EvaluatePredictionsResult, EvaluateTestResult
 from acpbench.mil.metrics import bootstrap_intervals, score_predictions
 
 N_RESAMPLES = 500
@@ -25,7 +27,7 @@ def reference_rows(context: RunContext, predictions: str, split: str) -> list[di
     """
     truth = {row["patient_id"]: row for row in read_csv(context.labels)}
     rows, seen = [], set()
-    table = read_csv(context.path(predictions))
+    table = read_csv(context.read_path(predictions))
     if not table or "case_id" not in table[0]:
         raise InputError("expected a predictions table with case_id", file=predictions)
     for row in table:
@@ -64,7 +66,7 @@ def evaluate_predictions(context: RunContext, args: EvaluatePredictions) -> Tool
     """Metrics on validation patients, written to the run."""
     rows = reference_rows(context, args.predictions, "validation")
     scored = _metrics(context, rows)
-    config = context.path(args.predictions).with_name("config.yaml")
+    config = PurePosixPath(args.predictions).with_name("config.yaml").as_posix()
     document = {
         "task_id": context.task.task_id,
         "round_id": args.round_id,
@@ -77,11 +79,12 @@ def evaluate_predictions(context: RunContext, args: EvaluatePredictions) -> Tool
         "n_per_class": scored["n_per_class"],
         "n_events": scored["n_events"],
         "per_class": scored["per_class"],
-        "config_sha256": sha256_file(config) if config.is_file() else None,
+        "config_sha256": sha256_file(context.read_path(config)) if context.path(config).is_file() else None,
     }
-    write_json(context.path(args.output), document)
+    write_json(context.write_path(args.output), document)
     return ToolOutcome(
-        [args.output], {"metrics": scored["metrics"], "n": scored["n"], "notes": scored["notes"]}
+        [args.output],
+        EvaluatePredictionsResult(metrics=scored["metrics"], n=scored["n"], notes=scored["notes"]),
     )
 
 
@@ -102,7 +105,7 @@ def evaluate_test(context: RunContext, args: EvaluateTest) -> ToolOutcome:
                 f"the test set was evaluated {used} of {context.test_evaluations} time(s); no further answer"
             )
         scored = _metrics(context, rows)
-        digest = sha256_bytes(read_bytes(context.path(args.predictions)))
+        digest = sha256_bytes(read_bytes(context.read_path(args.predictions)))
         receipt = {
             "receipt_id": sha256_json([context.trajectory_id, used, digest])[:16],
             "predictions": args.predictions,
@@ -116,4 +119,4 @@ def evaluate_test(context: RunContext, args: EvaluateTest) -> ToolOutcome:
         handle.write(json.dumps(receipt).encode() + b"\n")
         handle.flush()
         os.fsync(handle.fileno())
-    return ToolOutcome([], receipt)
+    return ToolOutcome([], EvaluateTestResult(**receipt))

@@ -1,4 +1,4 @@
-"""The six named behaviours of the scripted harness.
+"""The six named behaviours of the scripted harness and of the scripted model.
 
 ``complete`` plans, runs, checks, reports and improves in two rounds. ``no_reflection`` stops before the
 rounds. ``overclaim`` is ``complete`` with unsafe words. ``silent_failure`` meets a tool error and goes on
@@ -12,7 +12,7 @@ import random
 from typing import Any
 
 from acpbench.harness import policy_texts as texts
-from acpbench.harness.scripted import ScriptedAgent, ToolError
+from acpbench.harness.policy_agent import PolicyAgent, ToolError
 
 SPACING_UM = 0.5
 TILE_SIZE_PX = 224
@@ -47,7 +47,7 @@ ROUND_CHANGES = [
 class Study:
     """State of one scripted run: the task it read, its settings and where each round's files are."""
 
-    def __init__(self, agent: ScriptedAgent, encoder: str, seed: int) -> None:
+    def __init__(self, agent: PolicyAgent, encoder: str, seed: int) -> None:
         self.agent, self.encoder, self.seed = agent, encoder, seed
         self.task = agent.read_json("task.json")
         agent.read("TASK.md")
@@ -62,10 +62,10 @@ class Study:
         return self.agent.read_json(f"{self.folder(round_id)}/metrics.json")
 
 
-def _read_guidance(agent: ScriptedAgent) -> None:
-    agent.read("registry.json")
-    for path in sorted((agent.workspace / "skills").glob("*/SKILL.md")):
-        agent.read(path.relative_to(agent.workspace).as_posix())
+def _read_guidance(agent: PolicyAgent) -> None:
+    agent.look("registry.json")
+    for path in agent.skill_files():
+        agent.look(path)
 
 
 def _plan(study: Study) -> None:
@@ -228,7 +228,7 @@ def _report(
     agent.tool("validate_report", {"path": "reports/report.json"}, step="s7", round_id=round_id)
 
 
-def _full(agent: ScriptedAgent, encoder: str, seed: int, *, rounds: bool, overclaim: bool) -> None:
+def _full(agent: PolicyAgent, encoder: str, seed: int, *, rounds: bool, overclaim: bool) -> None:
     study = Study(agent, encoder, seed)
     agent.say(f"Planning {study.task['task_id']}: {study.task['target']}.")
     _plan(study)
@@ -262,22 +262,22 @@ def _full(agent: ScriptedAgent, encoder: str, seed: int, *, rounds: bool, overcl
     )
 
 
-def complete(agent: ScriptedAgent, encoder: str, seed: int) -> None:
+def complete(agent: PolicyAgent, encoder: str, seed: int) -> None:
     """Plan, run, verify, report, and two reflection rounds that change a setting and rerun."""
     _full(agent, encoder, seed, rounds=True, overclaim=False)
 
 
-def no_reflection(agent: ScriptedAgent, encoder: str, seed: int) -> None:
+def no_reflection(agent: PolicyAgent, encoder: str, seed: int) -> None:
     """Like ``complete`` without any reflection round."""
     _full(agent, encoder, seed, rounds=False, overclaim=False)
 
 
-def overclaim(agent: ScriptedAgent, encoder: str, seed: int) -> None:
+def overclaim(agent: PolicyAgent, encoder: str, seed: int) -> None:
     """The run of ``complete``, reported in unsafe words."""
     _full(agent, encoder, seed, rounds=True, overclaim=True)
 
 
-def silent_failure(agent: ScriptedAgent, encoder: str, seed: int) -> None:
+def silent_failure(agent: PolicyAgent, encoder: str, seed: int) -> None:
     """Training fails; the agent says nothing, fills the tables by hand and reports success."""
     study = Study(agent, encoder, seed)
     _plan(study)
@@ -307,7 +307,7 @@ def silent_failure(agent: ScriptedAgent, encoder: str, seed: int) -> None:
     agent.say("All steps completed.")
 
 
-def crash(agent: ScriptedAgent, encoder: str, seed: int) -> None:
+def crash(agent: PolicyAgent, encoder: str, seed: int) -> None:
     """Plan and prepare, then die before training."""
     study = Study(agent, encoder, seed)
     _plan(study)
@@ -316,9 +316,9 @@ def crash(agent: ScriptedAgent, encoder: str, seed: int) -> None:
     agent.die()
 
 
-def report_only(agent: ScriptedAgent, encoder: str, seed: int) -> None:
+def report_only(agent: PolicyAgent, encoder: str, seed: int) -> None:
     """A fluent report; no plan, no tool, no output."""
-    task = json.loads((agent.workspace / "task.json").read_text())
+    task = agent.read_json("task.json")
     agent.write("reports/report.md", texts.invented_report(task, encoder))
     agent.say("The analysis is complete and the report is ready.")
 

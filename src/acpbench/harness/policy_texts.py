@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import random
 
-    from acpbench.harness.scripted import ScriptedAgent
+    from acpbench.harness.policy_agent import PolicyAgent
 
 Task = dict[str, Any]
 HEADS = {
@@ -484,7 +484,7 @@ def report_json(
     }
 
 
-def invented_predictions(task: Task, agent: ScriptedAgent, rng: random.Random) -> str:
+def invented_predictions(task: Task, agent: PolicyAgent, rng: random.Random) -> str:
     """A predictions table filled by chance, as an agent does that hides a failed training."""
     rows = list(csv.DictReader(io.StringIO(agent.read("data/slide_manifest.csv"))))
     patients = {row["patient_id"]: row for row in rows if row["split"] in ("validation", "test")}

@@ -1,172 +1,57 @@
 """The typed registry of pathology tools, and the witnessed call.
 
-Each tool is one function on typed arguments. Whatever serves it (command line today), the call is logged
-here, outside the agent's reach: arguments, inputs with hashes, start, end, outcome, outputs with hashes.
+Each tool is one function on typed arguments with a typed result. Whatever serves it (command line, MCP, Python),
+the call is logged here, outside the agent's reach: arguments, inputs with hashes, start, end, outcome, outputs
+with hashes. A call cut short by the end of its process keeps its start.
 """
 
 from __future__ import annotations
 
-import fcntl
-import importlib
+import difflib
 import json
-import os
+import math
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from acpbench.core.errors import InputError, describe_validation
-from acpbench.core.files import sha256_file, sha256_json
+from acpbench.core.errors import InputError
+from acpbench.core.files import sha256_bytes, sha256_file, sha256_json
+from acpbench.core.progress import Step, listening
+from acpbench.harness.call_files import CallFiles
+from acpbench.harness.call_log import append_row
 from acpbench.harness.context import RunContext
-from acpbench.trajectory.documents import Role
+from acpbench.harness.tool_base import Tool, ToolArgs, ToolOutcome, ToolResult
+from acpbench.harness.tool_table import all_tools
 from acpbench.trajectory.record import iso_time
 
+__all__ = ["TOOLS", "Tool", "ToolArgs", "ToolOutcome", "ToolResult", "answer_of", "call_tool"]
 
-class ToolArgs(BaseModel):
-    """Base of all tool arguments. ``input_fields`` name the fields that are workspace files read by the call."""
+TOOLS: dict[str, Tool] = all_tools()
 
-    model_config = ConfigDict(extra="forbid")
-    input_fields: ClassVar[tuple[str, ...]] = ()
-
-
-class ToolOutcome(NamedTuple):
-    """What a tool did. ``outputs`` are workspace paths, or ``store:`` keys of shared artifacts."""
-
-    outputs: list[str]
-    result: dict[str, Any]
-    cache: Literal["hit", "miss"] | None = None
-    stored: tuple[dict[str, Any], ...] = ()
+MAX_ARGUMENT_BYTES = 256 * 1024
+MAX_ERROR_CHARS = 2000
+MAX_NAME_CHARS = 128
+MAX_LISTED = 12
+ANSWER = ("call_id", "exit_status", "error", "result", "outputs", "cache")
+"""What an agent is told of a call, whatever serves it."""
 
 
-class Tool(NamedTuple):
-    """One registry entry. ``target`` is ``module:function``; ``args`` is ``module:class`` (imported on use)."""
+class CallCancelled(BaseException):
+    """Whoever asked for a call no longer wants it.
 
-    id: str
-    role: Role
-    read_only: bool
-    target: str
-    args: str
-    description: str
-
-    def args_model(self) -> type[ToolArgs]:
-        """The typed arguments."""
-        return _load(self.args)
-
-    def function(self) -> Callable[[RunContext, Any], ToolOutcome]:
-        """The library function behind the tool."""
-        return _load(self.target)
-
-
-def _load(reference: str) -> Any:
-    module, _, name = reference.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
-_ARGS = "acpbench.harness.tool_args"
-_SLIDES = "acpbench.harness.slide_tools"
-_MODELS = "acpbench.harness.model_tools"
-_EVALUATION = "acpbench.harness.evaluation_tools"
-_DOCUMENTS = "acpbench.harness.document_tools"
-
-TOOLS: dict[str, Tool] = {
-    tool.id: tool
-    for tool in [
-        Tool(
-            "inspect_slides",
-            "slide_processing",
-            False,
-            f"{_SLIDES}:inspect_slides",
-            f"{_ARGS}:InspectSlides",
-            "Open every slide of the cohort, report spacing, size, tissue and quality status, and write "
-            "slide_manifest.csv with a keep or drop reason for each slide.",
-        ),
-        Tool(
-            "tile_slides",
-            "slide_processing",
-            False,
-            f"{_SLIDES}:tile_slides",
-            f"{_ARGS}:TileSlides",
-            "Lay a tile grid of a given spacing (micrometres per pixel) and size over the tissue of every usable "
-            "slide and write tiles_index.csv.",
-        ),
-        Tool(
-            "extract_features",
-            "feature_extraction",
-            False,
-            f"{_SLIDES}:extract_features",
-            f"{_ARGS}:ExtractFeatures",
-            "Embed the tiles of every usable slide with a registered encoder and write features_index.csv.",
-        ),
-        Tool(
-            "train_mil",
-            "model",
-            False,
-            f"{_MODELS}:train_mil",
-            f"{_ARGS}:TrainMil",
-            "Train an attention-based multiple-instance model on the training patients (early stopping on an "
-            "inner part of them) and write config.yaml, model.pt, splits.csv, history.csv and predictions.csv for "
-            "validation and test patients.",
-        ),
-        Tool(
-            "evaluate_predictions",
-            "evaluation",
-            False,
-            f"{_EVALUATION}:evaluate_predictions",
-            f"{_ARGS}:EvaluatePredictions",
-            "Compute the task's metrics with patient-level bootstrap intervals on the validation rows of a "
-            "predictions table and write metrics.json.",
-        ),
-        Tool(
-            "evaluate_test",
-            "evaluation",
-            True,
-            f"{_EVALUATION}:evaluate_test",
-            f"{_ARGS}:EvaluateTest",
-            "Ask the evaluator for the test metrics of a predictions table. Answers with metrics and a receipt, "
-            "never with labels; the number of calls is limited.",
-        ),
-        Tool(
-            "render_attention",
-            "report",
-            False,
-            f"{_MODELS}:render_attention",
-            f"{_ARGS}:RenderAttention",
-            "Draw a trained model's attention over one slide's thumbnail.",
-        ),
-        Tool(
-            "read_table",
-            "verification",
-            True,
-            f"{_DOCUMENTS}:read_table",
-            f"{_ARGS}:ReadTable",
-            "Summarise a CSV table of the workspace: rows, columns, missing values, ranges, first rows.",
-        ),
-        Tool(
-            "validate_spec",
-            "verification",
-            True,
-            f"{_DOCUMENTS}:validate_spec",
-            f"{_ARGS}:ValidateDocument",
-            "Check a workflow specification: schema, tool ids, graph.",
-        ),
-        Tool(
-            "validate_report",
-            "report",
-            True,
-            f"{_DOCUMENTS}:validate_report",
-            f"{_ARGS}:ValidateDocument",
-            "Check a structured report: schema, that each cited file exists, that the headline equals its file.",
-        ),
-    ]
-}
+    Not an ``Exception``: no handler for failing tiles or files may take it for one of those.
+    """
 
 
 def registry_document() -> dict[str, Any]:
     """The registry as agents see it (``registry.json``)."""
     return {
-        "schema": "acp-registry/0.1",
+        "schema": "acp-registry/0.2",
         "tools": [
             {
                 "id": tool.id,
@@ -174,6 +59,7 @@ def registry_document() -> dict[str, Any]:
                 "read_only": tool.read_only,
                 "description": tool.description,
                 "args_schema": tool.args_model().model_json_schema(),
+                "result_schema": tool.result_model().model_json_schema(mode="serialization"),
             }
             for tool in TOOLS.values()
         ],
@@ -185,24 +71,108 @@ def registry_digest() -> str:
     return sha256_json(registry_document())
 
 
-def _append(log: Path, make_row: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
-    """Append one row under a lock, flushed and fsynced; ``make_row`` gets the row's sequence number."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "a+b") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        handle.seek(0)
-        row = make_row(handle.read().count(b"\n") + 1)
-        handle.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
-        handle.flush()
-        os.fsync(handle.fileno())
-    return row
+def answer_of(row: dict[str, Any]) -> dict[str, Any]:
+    """The part of an ``end`` row that the caller is told. Shared artifacts stay in the log: there may be many."""
+    answer = {name: row[name] for name in ANSWER}
+    return answer | {"outputs": [one for one in row["outputs"] if not one["path"].startswith("store:")]}
 
 
-def _hashed(context: RunContext, relative: str) -> dict[str, Any]:
-    path = context.path(relative)
-    if not path.is_file():
-        return {"path": relative, "sha256": None, "size": None}
-    return {"path": relative, "sha256": sha256_file(path), "size": path.stat().st_size}
+def _plain(value: Any, odd: Callable[[float], Any]) -> Any:
+    """``value`` as JSON knows it; ``odd`` stands in for NaN and the infinities."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return odd(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(item, odd) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, odd) for item in value]
+    return value
+
+
+def _loggable(args: Any) -> tuple[Any, str | None]:
+    """Arguments as they may be logged, and why they are refused if they are."""
+    if not isinstance(args, dict):
+        return {"refused": f"{type(args).__name__}"}, "expected a JSON object of arguments"
+    found: list[float] = []
+
+    def named(value: float) -> str:
+        found.append(value)
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+    try:
+        plain = _plain(args, named)
+        size = len(json.dumps(plain, default=str, ensure_ascii=False).encode("utf-8", "backslashreplace"))
+    except (RecursionError, ValueError):
+        return {"refused": "not JSON"}, "arguments are nested too deeply or are not JSON"
+    if size > MAX_ARGUMENT_BYTES:
+        digest = sha256_bytes(json.dumps(plain, default=str).encode())
+        refused = {"refused": f"{size} bytes", "sha256": digest}
+        return refused, f"arguments of {size} bytes; at most {MAX_ARGUMENT_BYTES} are taken"
+    if found:
+        return plain, "NaN and Infinity are not JSON numbers; give a finite number"
+    return plain, None
+
+
+def _argument_problem(tool: Tool, error: ValidationError) -> InputError:
+    """All that is wrong with the arguments, each with its name, so that one repair suffices."""
+    names = list(tool.args_model().model_fields)
+    told = []
+    for item in error.errors(include_url=False, include_context=False)[:5]:
+        field = ".".join(str(part) for part in item["loc"]) or "(arguments)"
+        field = field[:MAX_NAME_CHARS]
+        if item["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(field, names, 1)
+            hint = f"did you mean {near[0]}?" if near else f"the arguments are {', '.join(names)}"
+            told.append(f"{field}: no such argument; {hint}")
+        elif item["type"] == "missing":
+            meaning = tool.args_model().model_fields[field].description if field in names else None
+            told.append(f"{field}: Field required" + (f" ({meaning})" if meaning else ""))
+        else:
+            told.append(f"{field}: {item['msg']} (got {item['input']!r:.80})")
+    return InputError("; ".join(told), file=f"{tool.id} arguments")
+
+
+def _hashed(path: Path, named: str) -> dict[str, Any]:
+    return {"path": named, "sha256": sha256_file(path), "size": path.stat().st_size}
+
+
+def _missing(context: RunContext, relative: str) -> InputError:
+    """A missing input, with what its folder does hold."""
+    folder = context.path(relative).parent
+    held = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    where = folder.relative_to(context.workspace).as_posix()
+    said = f"{where} holds {', '.join(held[:MAX_LISTED])}" if held else f"{where} is empty or missing"
+    return InputError(f"file does not exist; {said}", file=relative)
+
+
+def _inputs(
+    context: RunContext, tool: Tool, given: ToolArgs
+) -> tuple[list[dict[str, Any]], Exception | None]:
+    """What the call reads, with hashes: workspace files (as copied), the slide, the evaluator's tables."""
+    found: list[dict[str, Any]] = []
+    problem: Exception | None = None
+    for field in given.input_fields:
+        named = getattr(given, field)
+        if named is None:
+            continue
+        try:
+            place = context.path(named)
+            if not place.exists():
+                problem = problem or _missing(context, named)
+            found.append(_hashed(context.read_path(named), named))
+        except InputError as error:
+            problem = problem or error
+    if isinstance(slide := getattr(given, "slide_id", None), str):
+        from acpbench.harness.slide_access import slide_input
+
+        try:
+            found.append(slide_input(context, slide))
+        except InputError as error:
+            problem = problem or error
+    for name in tool.reads:
+        file: Path = getattr(context, name)
+        with suppress(OSError):
+            found.append(_hashed(file, f"evaluator:{file.name}"))
+    return found, problem
 
 
 def _without_roots(context: RunContext, message: str) -> str:
@@ -223,6 +193,10 @@ def _without_roots(context: RunContext, message: str) -> str:
     return message
 
 
+def _ignore(label: str, done: int, total: int | None) -> None:
+    pass
+
+
 def call_tool(
     context: RunContext,
     tool_id: str,
@@ -230,76 +204,139 @@ def call_tool(
     *,
     step_id: str | None = None,
     round_id: int | None = None,
+    progress: Step | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    refused: str | None = None,
 ) -> dict[str, Any]:
-    """Run one tool and witness it. Returns the ``end`` row of the log.
+    """Run one tool and witness it. Returns the ``end`` row of the log (see :func:`answer_of`).
 
-    A failing tool is a row with ``exit_status: error`` and a message to repair from, not an exception.
+    A tool that fails, is refused or is cancelled is a row with its ``exit_status`` and a message to repair from,
+    not an exception.
+
+    Args:
+        context: the run.
+        tool_id: name in the registry.
+        args: the tool's arguments as they came.
+        step_id, round_id: the planned step and reflection round that this call belongs to.
+        progress: hears how far a long call is.
+        cancelled: asked at every step of the work; true stops it there.
+        refused: why whoever serves the call refuses it; the tool is then not run.
 
     Raises:
-        InputError: the tool is unknown (logged as well).
+        OSError: the log cannot be written; then nothing was run, or its end is not in the log.
     """
-    tool = TOOLS.get(tool_id)
-    given: ToolArgs | None = None
-    problem: InputError | None = None
-    if tool is None:
-        problem = InputError(f"unknown tool {tool_id!r}; the registry has {', '.join(TOOLS)}")
-    else:
-        try:
-            given = tool.args_model().model_validate(args)
-        except ValidationError as error:
-            problem = describe_validation(error, f"{tool_id} arguments")
+    with tempfile.TemporaryDirectory(prefix="acp-call-") as folder:
+        files = CallFiles(context.workspace, Path(folder))
+        call = _Call(context.in_call(files), files, str(tool_id)[:MAX_NAME_CHARS], step_id, round_id)
+        return call.run(args, refused, progress or _ignore, cancelled)
 
-    inputs = []
-    if given is not None:
-        for field in given.input_fields:
-            try:
-                inputs.append(_hashed(context, getattr(given, field)))
-            except InputError as error:
-                problem = problem or error
-    start_s = time.time()
-    start = _append(
-        context.tool_log,
-        lambda seq: {
+
+class _Call:
+    """One call: what is checked, logged, run and logged again."""
+
+    def __init__(
+        self, context: RunContext, files: CallFiles, tool_id: str, step_id: str | None, round_id: int | None
+    ) -> None:
+        self.context, self.files, self.tool_id = context, files, tool_id
+        self.step_id, self.round_id = step_id, round_id
+        self.tool = TOOLS.get(tool_id)
+        self.given: ToolArgs | None = None
+        self.inputs: list[dict[str, Any]] = []
+
+    def run(
+        self, args: Any, refused: str | None, progress: Step, cancelled: Callable[[], bool] | None
+    ) -> dict[str, Any]:
+        """Witness the call from its start to its end. Returns the ``end`` row."""
+        logged, refusal = _loggable(args)
+        problem = self._check(args, refusal or refused)
+        start_s = time.time()
+        start = append_row(self.context.tool_log, lambda seq: self._start_row(seq, logged, start_s))
+        outcome, exit_status, error = None, "error", None if problem is None else str(problem)
+        if problem is None:
+            outcome, exit_status, error = self._work(progress, cancelled)
+        end_s = time.time()
+        return append_row(
+            self.context.tool_log,
+            lambda seq: {
+                "event": "end",
+                "seq": seq,
+                "call_id": start["call_id"],
+                "tool": self.tool_id,
+                "exit_status": exit_status,
+                "t": iso_time(end_s),
+                "duration_s": round(end_s - start_s, 3),
+                "outputs": [] if outcome is None else self._outputs(outcome),
+                "cache": None if outcome is None else outcome.cache,
+                "error": None if error is None else self._told(error)[:MAX_ERROR_CHARS],
+                "result": {}
+                if outcome is None
+                else _plain(outcome.result.model_dump(mode="json"), lambda _: None),
+            },
+        )
+
+    def _check(self, args: Any, refusal: str | None) -> Exception | None:
+        """Why the call cannot be run, if so; sets the typed arguments and the inputs."""
+        if self.tool is None:
+            near = difflib.get_close_matches(self.tool_id, TOOLS, 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            return InputError(f"unknown tool {self.tool_id!r}; {hint}the registry has {', '.join(TOOLS)}")
+        if refusal is not None:
+            return InputError(refusal, file=f"{self.tool_id} arguments")
+        try:
+            self.given = self.tool.args_model().model_validate(args)
+        except ValidationError as error:
+            return _argument_problem(self.tool, error)
+        self.inputs, problem = _inputs(self.context, self.tool, self.given)
+        return problem
+
+    def _start_row(self, seq: int, logged: Any, start_s: float) -> dict[str, Any]:
+        return {
             "event": "start",
             "seq": seq,
             "call_id": f"c{seq:04d}",
-            "tool": tool_id,
-            "args": args,
-            "step_id": step_id,
-            "round_id": round_id,
+            "tool": self.tool_id,
+            "args": logged,
+            "resolved": None if self.given is None else self.given.model_dump(mode="json"),
+            "step_id": self.step_id,
+            "round_id": self.round_id,
             "t": iso_time(start_s),
-            "inputs": inputs,
-        },
-    )
+            "inputs": self.inputs,
+        }
 
-    outcome, error_text = None, None
-    if problem is not None:
-        error_text = str(problem)
-    else:
+    def _work(
+        self, progress: Step, cancelled: Callable[[], bool] | None
+    ) -> tuple[ToolOutcome | None, str, str | None]:
+        """Run the tool and put its outputs in place: outcome, exit status, error."""
+        assert self.tool is not None
+
+        def check() -> None:
+            if cancelled is not None and cancelled():
+                raise CallCancelled
+
         try:
-            outcome = tool.function()(context, given)
+            with listening(progress, check):
+                check()
+                outcome = self.tool.function()(self.context, self.given)
+            self.files.publish()
+            return outcome, "ok", None
+        except CallCancelled:
+            return None, "cancelled", "cancelled by the caller"
         except InputError as error:
-            error_text = str(error)
+            return None, "error", str(error)
         except Exception as error:  # any tool failure is a recorded fact of the run, whatever its type
             # Paths go before the text is cut: half a path would no longer be recognised as one.
-            told = _without_roots(context, " ".join(str(error).split()))
-            error_text = f"{type(error).__name__}: {told[:400]}"
-    end_s = time.time()
-    return _append(
-        context.tool_log,
-        lambda seq: {
-            "event": "end",
-            "seq": seq,
-            "call_id": start["call_id"],
-            "tool": tool_id,
-            "exit_status": "error" if outcome is None else "ok",
-            "t": iso_time(end_s),
-            "duration_s": round(end_s - start_s, 3),
-            "outputs": []
-            if outcome is None
-            else [_hashed(context, path) for path in outcome.outputs] + list(outcome.stored),
-            "cache": None if outcome is None else outcome.cache,
-            "error": None if error_text is None else _without_roots(context, error_text),
-            "result": {} if outcome is None else outcome.result,
-        },
-    )
+            told = self._told(" ".join(str(error).split()))
+            return None, "error", f"{type(error).__name__}: {told[:400]}"
+
+    def _outputs(self, outcome: ToolOutcome) -> list[dict[str, Any]]:
+        """What was written, hashed where the agent could not touch it."""
+        made = [self.files.made(path) or self._left(path) for path in outcome.outputs]
+        return made + list(outcome.stored)
+
+    def _left(self, relative: str) -> dict[str, Any]:
+        """An output that a plug-in wrote into the workspace itself."""
+        path = self.context.path(relative)
+        return _hashed(path, relative) if path.is_file() else {"path": relative, "sha256": None, "size": None}
+
+    def _told(self, message: str) -> str:
+        return _without_roots(self.context, self.files.in_words(message))

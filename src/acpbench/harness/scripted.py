@@ -18,19 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from acpbench.core.files import inside, read_text, write_text
+from acpbench.harness.policy_agent import EVENT_LOG, PolicyAgent
 from acpbench.trajectory.record import iso_time
 
 
-class ToolError(RuntimeError):
-    """A tool call that the registry answered with an error."""
-
-
-class ScriptedAgent:
-    """Hands of the scripted harness: read, write, call tools, and say so on the stream."""
+class ScriptedAgent(PolicyAgent):
+    """Hands of the scripted harness: it does each deed itself, and says so on the stream."""
 
     def __init__(self, workspace: Path) -> None:
+        super().__init__()
         self.workspace = workspace
-        self.log_rows: list[dict[str, Any]] = []
         self._server: subprocess.Popen[str] | None = None
 
     def emit(self, kind: str, **fields: Any) -> None:
@@ -47,21 +44,18 @@ class ScriptedAgent:
         self.emit("read", path=path, outcome=f"{len(text)} characters")
         return text
 
-    def read_json(self, path: str) -> Any:
-        """Read a workspace JSON file."""
-        return json.loads(self.read(path))
-
     def write(self, path: str, text: str) -> None:
         """Write a workspace file."""
         write_text(inside(self.workspace, path), text)
         self.emit("write", path=path, outcome=f"{len(text)} characters")
 
-    def write_json(self, path: str, value: Any) -> None:
-        """Write a workspace JSON file."""
-        self.write(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    def skill_files(self) -> list[str]:
+        """Skills in the workspace."""
+        found = (self.workspace / "skills").glob("*/SKILL.md")
+        return sorted(path.relative_to(self.workspace).as_posix() for path in found)
 
-    def tool(self, tool: str, args: dict[str, Any], *, step: str, round_id: int) -> dict[str, Any]:
-        """Call one tool; returns its result. Raises :class:`ToolError` with the tool's own message."""
+    def call(self, tool: str, args: dict[str, Any], step: str, round_id: int) -> dict[str, Any]:
+        """Call one tool and say what came of it."""
         answer = self._ask({"tool": tool, "args": args, "step_id": step, "round_id": round_id})
         self.emit(
             "tool",
@@ -71,10 +65,7 @@ class ScriptedAgent:
             exit_status=answer["exit_status"],
             outcome=answer["error"] or json.dumps(answer["result"])[:2000],
         )
-        self.log(round_id, step, tool, args, answer["exit_status"], answer["error"])
-        if answer["exit_status"] != "ok":
-            raise ToolError(answer["error"])
-        return answer["result"]
+        return answer
 
     def _ask(self, call: dict[str, Any]) -> dict[str, Any]:
         """Put one call to the tool server (started on first use) and wait for its answer."""
@@ -94,24 +85,9 @@ class ScriptedAgent:
         except (OSError, ValueError):
             return {"exit_status": "error", "error": "the tool server is gone", "result": {}}
 
-    def log(
-        self, round_id: int, step: str, tool: str, args: dict[str, Any], exit_status: str, error: str | None
-    ) -> None:
-        """The agent's own log of what it did (a claim; the registry keeps the witnessed one)."""
-        self.log_rows.append(
-            {
-                "seq": len(self.log_rows) + 1,
-                "round": round_id,
-                "step": step,
-                "tool": tool,
-                "args": args,
-                "exit": exit_status,
-                "error": error,
-            }
-        )
-        write_text(
-            self.workspace / "logs" / "events.jsonl", "".join(json.dumps(row) + "\n" for row in self.log_rows)
-        )
+    def keep_log(self, text: str) -> None:
+        """The agent's own log: no event of the stream."""
+        write_text(self.workspace / EVENT_LOG, text)
 
     def die(self) -> None:
         """End at once, as a crashed process does."""

@@ -2,13 +2,17 @@
 
 It holds the task, the tools' registry, the cohort with the labels the agent may see, splits, schemas,
 skills and execution memory. Under ``label_access: heldout`` no label of a test patient goes in.
+
+Skills stand in ``skills/`` for every harness and once more where the harness at hand looks by itself. OpenCode
+reads ``.agents/skills`` and ``.claude/skills`` both, so a workspace has one of them at most.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from acpbench.core.errors import InputError
 from acpbench.core.files import (
@@ -20,31 +24,47 @@ from acpbench.core.files import (
     write_json,
     write_text,
 )
+from acpbench.harness.memory import write_memory
 from acpbench.harness.registry import registry_document
 from acpbench.tasks.models import Task
-from acpbench.trajectory.documents import (
-    ConfigDiff,
-    Critique,
-    Metrics,
-    ReflectionSummary,
-    Report,
-    RoundSummary,
-    Update,
-    WorkflowSpec,
-)
+from acpbench.trajectory.documents import DOCUMENTS, ClaimBoundary, MemoryEntry, TaskBrief
 
-AGENT_SCHEMAS = {
-    "workflow_spec": WorkflowSpec,
-    "report": Report,
-    "critique": Critique,
-    "update": Update,
-    "config_diff": ConfigDiff,
-    "round_summary": RoundSummary,
-    "reflection_summary": ReflectionSummary,
-    "metrics": Metrics,
-}
 AGENT_FOLDERS = ["plan", "scripts", "outputs/round_0", "reports", "reflection", "logs", "memory"]
 LABEL_COLUMNS = {"survival": ["time", "event"]}
+GROUP_MEMORY = "memory/group_memory.jsonl"
+MAX_ROUNDS = 5
+EXPECTED_OUTPUTS = {
+    "plan/plan.md": "the plan in prose",
+    "plan/workflow_spec.json": "the plan as a graph of tool calls",
+    "outputs/round_0/slide_manifest.csv": "status of every slide, a reason for each that drops out",
+    "outputs/round_0/features_index.csv": "features by slide",
+    "outputs/round_0/config.yaml": "configuration of the model",
+    "outputs/round_0/predictions.csv": "validation and test patients",
+    "outputs/round_0/metrics.json": "metrics on validation patients",
+    "reports/report.md": "the report",
+    "reports/report.json": "its structured twin",
+    "reflection/summary.json": "all rounds and the choice between them",
+    "memory/execution_memory.jsonl": "lessons: failures seen and configurations that worked",
+}
+
+
+class Layout(NamedTuple):
+    """Where a harness looks by itself: for skills, and for a standing instruction."""
+
+    skills: str | None
+    instructions: str | None
+
+
+LAYOUTS = {
+    "scripted": Layout(None, None),
+    "claude_code": Layout(".claude/skills", "CLAUDE.md"),
+    "codex": Layout(".agents/skills", "AGENTS.md"),
+    "opencode": Layout(".agents/skills", "AGENTS.md"),
+}
+INSTRUCTIONS = """Your task is described in TASK.md. Read it first, and again whenever you have lost track of it.
+"""
+"""A pointer and nothing more: a long session that was shortened still finds the task, and no harness is told more
+than another."""
 
 _TASK_TEXT = """# {target} ({task_id})
 
@@ -69,13 +89,18 @@ patient; it is fixed. Validation patients serve for choosing between rounds, tes
 
 ## Work
 1. Write `plan/plan.md` and `plan/workflow_spec.json` (see `schemas/`), then run the plan with the tools in
-   `registry.json`: `acp-bench tool call TOOL --args JSON --step STEP_ID --round K`.
+   `registry.json`: {tool_access}
 2. Leave outputs in `outputs/round_0/`, scripts in `scripts/`, logs in `logs/`, lessons in `memory/execution_memory.jsonl`.
 3. Report in `reports/report.md` and `reports/report.json`, inside the claim boundary.
 4. Improve in at most five reflection rounds, each in `reflection/round_k/`, and sum up in `reflection/summary.json`.
 
 {test_note}
-"""
+{guidance}"""
+_SHELL = "`acp-bench tool call TOOL --args JSON --step STEP_ID --round K`."
+_MCP = (
+    "they are offered by the MCP server `acp` under the same names (give `step_id` and `round_id` with each call); from a "
+    "shell, `acp-bench tool call TOOL --args JSON --step STEP_ID --round K` does the same."
+)
 
 
 def _goal(task: Task) -> str:
@@ -85,9 +110,23 @@ def _goal(task: Task) -> str:
     )
 
 
-def task_text(task: Task, *, label_access: str, test_evaluations: int) -> str:
+def task_text(
+    task: Task,
+    *,
+    label_access: str,
+    test_evaluations: int,
+    harness: str = "scripted",
+    skills: bool = True,
+    memory: bool = False,
+) -> str:
     """The ``TASK.md`` of a workspace."""
     heldout = label_access == "heldout"
+    guidance = ["Guidance for each stage is in `skills/`."] if skills else []
+    if memory:
+        guidance.append(
+            f"`{GROUP_MEMORY}` holds what earlier tasks of this group left: failures seen and configurations that worked. "
+            "It is about other endpoints; check before you rely on it."
+        )
     return _TASK_TEXT.format(
         target=task.target,
         task_id=task.task_id,
@@ -109,7 +148,27 @@ def task_text(task: Task, *, label_access: str, test_evaluations: int) -> str:
         test_note=f"The evaluator answers `evaluate_test` {test_evaluations} time(s) with metrics and a receipt."
         if heldout
         else "All labels are visible in this setting; keep test patients out of every choice.",
+        tool_access=_SHELL if harness == "scripted" else _MCP,
+        guidance="".join(f"{line}\n" for line in guidance),
     )
+
+
+def task_brief(
+    task: Task, *, label_access: Literal["heldout", "open"], test_evaluations: int
+) -> dict[str, Any]:
+    """Content of ``task.json``: the brief, and every field of the task beside it."""
+    brief = TaskBrief(
+        goal=_goal(task),
+        endpoint=task.target,
+        claim_boundary=ClaimBoundary(type=task.claim_boundary_type, statement=task.claim_boundary_statement),
+        expected_outputs=EXPECTED_OUTPUTS,
+        label_access=label_access,
+        test_evaluations=test_evaluations,
+        max_rounds=MAX_ROUNDS,
+        task_id=task.task_id,
+        output_type=task.output_type,
+    )
+    return brief.model_dump(mode="json", by_alias=True) | task.model_dump(mode="json")
 
 
 def _copy_skills(source: Path | None, target: Path) -> None:
@@ -144,6 +203,8 @@ def build_workspace(
     skills: Path | None,
     label_access: Literal["heldout", "open"],
     test_evaluations: int,
+    harness: str = "scripted",
+    memory: Sequence[MemoryEntry] | None = None,
 ) -> None:
     """Create ``workspace`` (must not exist) with everything a run starts from.
 
@@ -151,22 +212,44 @@ def build_workspace(
         labels_csv: the evaluator's label table of the task (slide, patient, split, label or time and event).
         slides_csv: the validated cohort table.
         skills: folder of ``<name>/SKILL.md``, or None for the ablation without skills.
+        harness: a key of :data:`LAYOUTS`; decides where skills are mirrored and the standing instruction.
+        memory: what earlier tasks of the group left, or None for the setting without memory.
 
     Raises:
-        InputError: a table does not fit, or the workspace exists.
+        InputError: a table does not fit, the harness is unknown, or the workspace exists.
     """
     if workspace.exists():
         raise InputError("workspace exists already", file=workspace)
+    if harness not in LAYOUTS:
+        raise InputError(f"harness {harness!r} is none of {', '.join(LAYOUTS)}", field="harness")
+    layout = LAYOUTS[harness]
     for folder in AGENT_FOLDERS:
         (workspace / folder).mkdir(parents=True)
     write_text(
-        workspace / "TASK.md", task_text(task, label_access=label_access, test_evaluations=test_evaluations)
+        workspace / "TASK.md",
+        task_text(
+            task,
+            label_access=label_access,
+            test_evaluations=test_evaluations,
+            harness=harness,
+            skills=skills is not None,
+            memory=memory is not None,
+        ),
     )
-    write_json(workspace / "task.json", task.model_dump(mode="json"))
+    if layout.instructions is not None:
+        write_text(workspace / layout.instructions, INSTRUCTIONS)
+    write_json(
+        workspace / "task.json",
+        task_brief(task, label_access=label_access, test_evaluations=test_evaluations),
+    )
     write_json(workspace / "registry.json", registry_document())
-    for name, model in AGENT_SCHEMAS.items():
+    for name, model in DOCUMENTS.items():
         write_json(workspace / "schemas" / f"{name}.schema.json", model.model_json_schema())
-    _copy_skills(skills, workspace / "skills")
+    for folder in ("skills", layout.skills):
+        if folder is not None:
+            _copy_skills(skills, workspace / folder)
+    if memory is not None:
+        write_memory(workspace / GROUP_MEMORY, memory)
 
     usable = {row["slide_id"] for row in read_csv(slides_csv)}
     label_columns = LABEL_COLUMNS.get(task.output_type, ["label"])

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from acpbench.rubric.formats import items, words
+from acpbench.trajectory.documents import GIVEN_FILES, GIVEN_FOLDERS
 
-SOURCE_FOLDERS = ("data/", "skills/", "schemas/")
-SOURCE_FILES = ("task.json", "TASK.md", "registry.json", "plan/workflow_spec.json", "plan/plan.md")
-"""What a run starts from, and the plan itself: inputs that no step has to make."""
+PLAN_FILES = ("plan/workflow_spec.json", "plan/plan.md")
+"""The plan itself, which no step has to make either."""
 
 
 def clean(path: Any) -> str:
@@ -22,7 +22,7 @@ def clean(path: Any) -> str:
 
 def is_source(path: str) -> bool:
     """Whether an input is given rather than made."""
-    return path in SOURCE_FILES or f"{path}/".startswith(SOURCE_FOLDERS)
+    return path in GIVEN_FILES + PLAN_FILES or f"{path}/".startswith(GIVEN_FOLDERS)
 
 
 def graph_problems(steps: Sequence[dict[str, Any]]) -> tuple[list[str], int]:

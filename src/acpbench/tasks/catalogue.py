@@ -54,7 +54,7 @@ def read_versioned(path: str | Path, model: type[Model], schema: str, content: A
 
 
 def load_task(path: str | Path) -> Task:
-    """Read one task file (YAML, or the ``task.json`` of a workspace).
+    """Read one task file (YAML).
 
     Raises:
         InputError: names the file, the field and what was expected.

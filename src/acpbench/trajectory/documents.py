@@ -14,6 +14,11 @@ Role = Literal["slide_processing", "feature_extraction", "model", "evaluation", 
 Number = float | int
 
 
+GIVEN_FOLDERS = ("data/", "skills/", "schemas/", ".agents/skills/", ".claude/skills/")
+GIVEN_FILES = ("task.json", "TASK.md", "registry.json", "memory/group_memory.jsonl")
+"""What a run starts from: inputs that no step of a plan has to make."""
+
+
 class _Document(BaseModel):
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
@@ -171,3 +176,87 @@ class Metrics(_Document):
     n_events: int | None = None
     per_class: dict[str, dict[str, Number | None]] = {}
     config_sha256: str | None = None
+
+
+class PredictionRow(_Document):
+    """One row of ``predictions.csv``: one case. Class endpoints add a ``prob_<class>`` column a class.
+
+    Cells are texts as in the file; an empty ``y_true``, ``time`` or ``event`` is a label that is held back.
+    """
+
+    case_id: str = Field(min_length=1)
+    split: Literal["train", "validation", "test"]
+    y_true: str = ""
+    y_pred: str | None = None
+    risk: str | None = None
+    time: str = ""
+    event: str = ""
+
+
+class MemoryEntry(_Document):
+    """One line of execution memory: a failure that was seen, or a configuration that worked.
+
+    Agents write ``kind`` and ``text``, and what else they know, to ``memory/execution_memory.jsonl``. Lines
+    that a later task of the group is given (``memory/group_memory.jsonl``) say where they come from.
+    """
+
+    kind: Literal["failure", "success"]
+    text: str = Field(min_length=1, max_length=600)
+    task_id: str | None = None
+    round_id: int | None = Field(None, ge=0)
+    step_id: str | None = None
+    tool: str | None = None
+    args: dict[str, Any] | None = None
+    source: Literal["witnessed", "agent"] | None = None
+    run: str | None = Field(None, description="The trajectory it was seen in.")
+
+
+class ClaimBoundary(_Document):
+    """What a report on the task may say."""
+
+    type: str
+    statement: str
+
+
+class TaskBrief(_Document):
+    """``task.json`` of a workspace: what is asked and within which bounds, beside the task's other fields."""
+
+    schema_: Literal["acp-task-brief/0.1"] = Field("acp-task-brief/0.1", alias="schema")
+    goal: str
+    endpoint: str
+    claim_boundary: ClaimBoundary
+    expected_outputs: dict[str, str]
+    label_access: Literal["heldout", "open"]
+    test_evaluations: int = Field(ge=0)
+    max_rounds: int = Field(ge=0)
+    task_id: str
+    output_type: str
+
+
+DocumentName = Literal[
+    "workflow_spec",
+    "report",
+    "critique",
+    "update",
+    "config_diff",
+    "round_summary",
+    "reflection_summary",
+    "metrics",
+    "predictions",
+    "execution_memory",
+    "task_brief",
+]
+DOCUMENTS: dict[DocumentName, type[BaseModel]] = {
+    "workflow_spec": WorkflowSpec,
+    "report": Report,
+    "critique": Critique,
+    "update": Update,
+    "config_diff": ConfigDiff,
+    "round_summary": RoundSummary,
+    "reflection_summary": ReflectionSummary,
+    "metrics": Metrics,
+    "predictions": PredictionRow,
+    "execution_memory": MemoryEntry,
+    "task_brief": TaskBrief,
+}
+"""Name of a schema file → its model. ``predictions`` is of one row, ``execution_memory`` of one line."""
