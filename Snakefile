@@ -12,6 +12,8 @@ report: "workflow/report/workflow.rst"
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/manifests.smk"
+include: "workflow/rules/encoders.smk"
 include: "workflow/rules/cohorts.smk"
 include: "workflow/rules/slides.smk"
 include: "workflow/rules/features.smk"

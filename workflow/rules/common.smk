@@ -3,11 +3,11 @@ import json
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 from acpbench.core.config import load_groups, parse_study
 from acpbench.core.errors import InputError
-from acpbench.core.files import read_csv, read_yaml
-from acpbench.core.ids import check_id
+from acpbench.core.files import read_yaml
 from snakemake.exceptions import WorkflowError
 
 SPARE_MINUTES = 30  # of an agent's job: to start, to end and to record
@@ -142,3 +142,18 @@ def agent_minutes(wildcards):
     own = getattr(group, "limits", None)
     seconds = (own and own.wall_s) or STUDY.trajectories.wall_limit_s
     return math.ceil(seconds / 60) + SPARE_MINUTES
+
+
+def control_file(name):
+    """A result of the colour control for the same task; nothing for the control itself."""
+    return lambda wildcards: (
+        f"results/reference/{wildcards.task}/{STUDY.control_encoder}/{name}"
+        if STUDY.control_encoder in STUDY.encoders
+        and wildcards.encoder != STUDY.control_encoder
+        else []
+    )
+
+
+def slide_of(wildcards):
+    """Cohort and slide, as the slide rules name them."""
+    return SimpleNamespace(cohort=cohort_of(wildcards), slide_id=wildcards.slide_id)

@@ -1,6 +1,5 @@
 # The reference result: labels and patient-grouped folds, one ABMIL a fold with nested validation, pooled
 # held-out predictions, metrics with intervals, attention pictures.
-from types import SimpleNamespace
 
 
 rule assign_labels:
@@ -55,16 +54,6 @@ rule train_fold:
         "../scripts/train_fold.py"
 
 
-def control_file(name):
-    """A result of the colour control for the same task; nothing for the control itself."""
-    return lambda wildcards: (
-        f"results/reference/{wildcards.task}/{STUDY.control_encoder}/{name}"
-        if STUDY.control_encoder in STUDY.encoders
-        and wildcards.encoder != STUDY.control_encoder
-        else []
-    )
-
-
 rule pool_folds:
     input:
         labels="results/reference/{task}/labels.csv",
@@ -98,11 +87,6 @@ rule pool_folds:
         control=STUDY.control_encoder,
     script:
         "../scripts/pool_folds.py"
-
-
-def slide_of(wildcards):
-    """Cohort and slide, as the slide rules name them."""
-    return SimpleNamespace(cohort=cohort_of(wildcards), slide_id=wildcards.slide_id)
 
 
 rule draw_attention:
