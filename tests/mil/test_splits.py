@@ -94,6 +94,3 @@ def test_split_hash_sees_the_split_and_nothing_else():
     assert split_id(rows) != split_id([rows[0], rows[1] | {"split": "test"}])
     moved = [rows[0], rows[1] | {"fold": 3}]
     assert split_id(rows) == split_id(moved) and split_id(rows, "fold") != split_id(moved, "fold")
-    from acpbench.trajectory import record
-
-    assert split_id(rows) == record.split_id(rows)

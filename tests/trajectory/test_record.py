@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from acpbench.core.errors import InputError
-from acpbench.trajectory.record import Digests, RunRecord, require_same_split, split_id
+from acpbench.mil.splits import split_id
+from acpbench.trajectory.record import Digests, RunRecord, require_same_split
 
 ROWS = [
     {"slide_id": "s1", "patient_id": "a", "split": "train", "label": "x"},

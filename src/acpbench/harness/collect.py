@@ -45,9 +45,10 @@ from acpbench.harness.tool_gate import ToolGate
 from acpbench.harness.tool_socket import SOCKET_VARIABLE
 from acpbench.harness.witness import LogWitness
 from acpbench.harness.workspace import LAYOUTS, build_workspace, contents_digest
+from acpbench.mil.splits import split_id
 from acpbench.tasks.catalogue import load_task
 from acpbench.tasks.models import Task
-from acpbench.trajectory.record import RunRecord, load_run, split_id
+from acpbench.trajectory.record import RunRecord, load_run
 
 __all__ = ["DECLARED", "RunSettings", "agent_inputs", "collect_run", "settings_from_study"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from acpbench.core.errors import InputError, describe_validation
 from acpbench.core.files import read_csv, read_json, sha256_file, sha256_json, walk_files, write_csv
+from acpbench.mil.splits import split_id
 
 RunStatus = Literal[
     "completed",
@@ -154,11 +155,6 @@ class RunRecord(BaseModel):
         if self.t_start is None or self.t_end is None:
             return math.inf, -math.inf
         return parse_time(self.t_start), parse_time(self.t_end)
-
-
-def split_id(label_rows: Iterable[Mapping[str, str]]) -> str:
-    """Hash of which patient is in which split, whatever the order of the rows and their other columns."""
-    return sha256_json(sorted({(row["patient_id"], row.get("split", "")) for row in label_rows}))
 
 
 def require_same_split(
