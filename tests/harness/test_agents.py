@@ -288,7 +288,8 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(
     try:
         if culprit == "the agent":
             record = collect(side, group("codex", "fills", programs))
-            assert (record.run_status, record.watchdog) == ("agent_error", "disk"), record.status_reason
+            # The agent may meet the full disk before the watchdog does.
+            assert (record.run_status, record.watchdog in ("disk", None)) == ("agent_error", True)
             assert "the agent filled the disk" in record.status_reason
         else:
             filler = subprocess.Popen(

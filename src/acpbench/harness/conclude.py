@@ -49,7 +49,7 @@ def conclude(run: Collection, ending: Ending, status: Status | None) -> RunRecor
     edited = run.witness.settle()
     run.notes += [edited] if edited else []
     run.notes += make_safe(run.workspace, attempt, run.scrubber)
-    if ending.watchdog == "disk" or ending.lost_output:
+    if ending.disk_full or ending.lost_output:
         evidence.own_bytes = allocated(run.workspace) + allocated(run.home)
     evidence.stderr = tail(attempt / "stderr.log")
     typed = run.adapter.normalise(attempt)

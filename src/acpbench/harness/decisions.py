@@ -137,7 +137,7 @@ def before_the_stream(ending: Ending, typed: TypedTrajectory, evidence: Evidence
     """What decides before the stream's own end is looked at; None when nothing does."""
     if ending.failed is not None:
         return Status("infra_error", f"the harness could not be started: {ending.failed}")
-    if ending.watchdog == "disk" or ending.lost_output:
+    if ending.disk_full or ending.lost_output:
         if evidence.own_bytes > evidence.disk_free_bytes / 2:
             return Status("agent_error", f"the agent filled the disk ({evidence.own_bytes} bytes of its own)")
         return Status("infra_error", "the disk was full")

@@ -50,7 +50,8 @@ class Ending:
     """How the child ended. ``failed``: why it could not be started.
 
     ``terminal_seen``: the last thing the stream said was that the work is over. ``open_work``: background
-    tasks whose end the stream never told. ``lost_output``: part of the stream could not be recorded.
+    tasks whose end the stream never told. ``disk_full``: the disk ended it, or was full when it failed.
+    ``lost_output``: part of the stream could not be recorded.
     """
 
     exit_code: int | None = None
@@ -59,6 +60,7 @@ class Ending:
     failed: str | None = None
     terminal_seen: bool = False
     lost_output: bool = False
+    disk_full: bool = False
     open_work: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -83,10 +85,7 @@ def _fired(
     now = time.monotonic()
     quiet_s = now - max(active_s, *(output.last_byte_s for output in outputs))
     passed: list[tuple[Watchdog, bool]] = [
-        (
-            "disk",
-            any(output.full for output in outputs) or shutil.disk_usage(folder).free < LOW_DISK_BYTES,
-        ),
+        ("disk", _disk_is_low(outputs, folder)),
         ("wall", now - started_s > wall_s),
         ("post_result", meter.terminal and now - stream.last_byte_s > limits.post_result_s),
         ("idle", limits.idle_s is not None and quiet_s > limits.idle_s),
@@ -96,6 +95,10 @@ def _fired(
         ("turns", limits.turns is not None and (meter.turns or 0) > limits.turns),
     ]
     return next((name for name, is_passed in passed if is_passed), None)
+
+
+def _disk_is_low(outputs: tuple[Recorder, Recorder], folder: Path) -> bool:
+    return any(output.full for output in outputs) or shutil.disk_usage(folder).free < LOW_DISK_BYTES
 
 
 class _Child:
@@ -236,9 +239,12 @@ def run_child(
             if recorder.is_alive():
                 recorder.halt()
                 recorder.join(2.0)
+        low = _disk_is_low((stream, errors), attempt)
         reserve.release()
     ending = _ending(child.last, wrap is not None)
     ending.watchdog, ending.terminal_seen = watchdog, meter.terminal
+    # A child that found the disk full first may be gone before the watchdog looks.
+    ending.disk_full = watchdog == "disk" or (low and ending.exit_code != 0)
     ending.open_work = meter.open_work
     ending.lost_output = stream.error is not None or stream.sink.lost > 0
     for recorder in (stream, errors):
