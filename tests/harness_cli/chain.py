@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -78,18 +79,21 @@ class Finished:
         steps = read_json(self.run_dir / "trajectory.json")["steps"]
         return [call for step in steps for call in step.get("tool_calls") or []]
 
-    def files(self) -> dict[str, str]:
-        """Files the agent left, without the ids of the evaluator's receipts."""
+    def files(self) -> dict[str, Any]:
+        """Files the agent left, without the ids of the evaluator's receipts; JSON by its values.
+
+        Claude Code passes a tool's structured answer on as JavaScript writes it: 1.0 comes back as 1.
+        """
         own = ("plan/", "scripts/", "outputs/", "reports/", "reflection/", "logs/", "memory/")
         receipts = self.run_dir / "receipts.jsonl"
         ids = [row["receipt_id"] for row in read_jsonl(receipts)] if receipts.is_file() else []
-        found = {}
+        found: dict[str, Any] = {}
         for name, path in walk_files(self.workspace):
             if name.startswith(own):
                 text = path.read_bytes().decode("latin-1")
                 for receipt in ids:
                     text = text.replace(receipt, "RECEIPT")
-                found[name] = text
+                found[name] = json.loads(text) if name.endswith(".json") else text
         return found
 
 

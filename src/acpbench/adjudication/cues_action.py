@@ -17,6 +17,7 @@ from acpbench.adjudication.cues import (
     same,
 )
 from acpbench.rubric.formats import flatten
+from acpbench.rubric.witness import reads, reads_guidance
 from acpbench.trajectory.events import Event
 
 WORK_TOOLS = (
@@ -188,15 +189,11 @@ def a2_s2(case: Case) -> Verdict:
 
 def _guidance_reads(case: Case) -> list[Event]:
     """Witnessed reads of documentation, skills, the registry or a help text."""
-    found = []
-    for event in case.record.events:
-        if (
-            event.kind == "read" and re.search(r"skills/|registry\.json|README|TASK\.md|docs?/", event.name)
-        ) or (
-            event.kind == "command" and re.search(r"--help|\btool list\b|\bman \b|cat .*skills/", event.name)
-        ):
-            found.append(event)
-    return found
+    return [
+        event
+        for event in case.record.events
+        if reads_guidance(event) or reads(event, ("registry.json", "TASK.md"))
+    ]
 
 
 def _before_first_call(case: Case, events: list[Event]) -> list[Event]:

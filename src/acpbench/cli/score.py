@@ -61,10 +61,14 @@ def score(
     shown = f"null ({diagnostic['primary_note']})" if value is None else f"{value:.3f}"
     click.echo(
         f"{cwas3['trajectory']} ({cwas3['run_status']}): item_weighted {_number(documents)}, "
-        f"{diagnostic['primary_metric']} {shown}, CWAS-3 {cwas3['score']:.3f}, R6 {r6['score']:.3f}"
+        f"{diagnostic['primary_metric']} {shown}, CWAS-3 {_shown(cwas3['score'])}, R6 {_shown(r6['score'])}"
     )
 
 
 def _number(documents: dict) -> str:
     value = documents["workflow_score.json"].get("item_weighted")
+    return _shown(value)
+
+
+def _shown(value: float | None) -> str:
     return "null" if value is None else f"{value:.3f}"

@@ -10,6 +10,7 @@ from typing import Any
 from acpbench.rubric.case import Case
 from acpbench.rubric.formats import words
 from acpbench.trajectory.events import Event
+from acpbench.trajectory.shell_text import without_documents
 
 _GUIDANCE = re.compile(r"(^|/)(skills/|SKILL\.md|README)|(^|/)docs?/.+\.(md|txt|rst)$", re.IGNORECASE)
 _HELP = re.compile(r"(^|\s)(--help|-h|help|man|acp-bench tool list|acp-bench skills?)(\s|$)")
@@ -48,7 +49,7 @@ def is_path(written: str, wanted: str) -> bool:
 
 def command_words(command: str) -> list[str]:
     """Words of a shell line, without what it redirects into."""
-    text = re.sub(r"\d?>>?\s*\S+", " ", command)
+    text = re.sub(r"\d?>>?\s*\S+", " ", without_documents(command))
     try:
         return shlex.split(text)
     except ValueError:

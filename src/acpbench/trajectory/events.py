@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from acpbench.trajectory.record import parse_time
+from acpbench.trajectory.shell_text import typed_files
 
 EventKind = Literal["tool", "read", "write", "command", "message", "think"]
 MAX_LOG_BYTES = 256 * 1024 * 1024
@@ -187,7 +188,8 @@ def _named(function: str, server: str | None, args: dict[str, Any]) -> list[tupl
     if name in READ_FUNCTIONS and (path or name.lower() != "grep"):
         return [("read", path)]
     if name in COMMAND_FUNCTIONS:
-        return [("command", command_text(args))]
+        text = command_text(args)
+        return [("command", text), *(("write", path) for path in typed_files(text))]
     return [("think" if name in THINK_FUNCTIONS else "tool", name)]
 
 

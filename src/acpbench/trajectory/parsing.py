@@ -78,10 +78,10 @@ class Collector:
         self._receipt = None if receipt_s is None else moment(receipt_s)
         self._t = self._receipt
 
-    def at(self, value: Any) -> None:
-        """The entry's own time; a receipt time goes before it."""
-        if self._receipt is None:
-            self._t = moment(value)
+    def at(self, value: Any, *, trusted: bool = False) -> None:
+        """The entry's own time; a receipt time goes before it unless the clock is the benchmark's own."""
+        if self._receipt is None or trusted:
+            self._t = moment(value) or self._receipt
 
     # -- what it found --
 
