@@ -124,7 +124,7 @@ def measure() -> list[bench.Row]:
             128,
             3e-3,
         ),
-        Work("bags of 16,384 tiles x 512", lambda: slide_bags(20, 16384, 16385, 512, 2), 3, 256, 128, 3e-3),
+        Work("bags of 16,384 tiles x 512", lambda: slide_bags(20, 16384, 16385, 512, 2), 6, 256, 128, 3e-3),
     ]
     if SHARED.is_dir():
         works.insert(0, Work("Elephant (200 bags of 7 x 230)", lambda: classic_bags("elephant"), 50, 64, 32))

@@ -194,7 +194,7 @@ class TorchEncoder:
             images = torch.nn.functional.interpolate(
                 images, size=(side, side), mode=self.spec.interpolation, align_corners=False, antialias=True
             ).clamp_(0, 255)
-        return torch.addcmul(self._shift, images, self._scale)
+        return torch.addcmul(self._shift, images, self._scale, out=images)
 
 
 def _out_of_memory(error: Exception) -> bool:

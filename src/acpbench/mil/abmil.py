@@ -6,7 +6,7 @@ of bags of any lengths; nothing is padded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -18,8 +18,9 @@ from acpbench.mil.cox import cox_loss
 Aggregator = Literal["gated_abmil", "abmil", "mean"]
 BLOCK_BAGS, BLOCK_TILES = 16, 2048
 """Bags are pooled together while a block has fewer bags and tiles than this."""
-LONG_BAG_TILES = 256
-"""From this mean length on, bags are projected one by one, which saves copying them into one batch."""
+PIECE_TILES = 1024
+"""On a CPU a long bag goes through in pieces of so many tiles: what one layer writes is still in the
+processor's cache when the next one reads it."""
 
 
 def n_outputs(output_type: str, n_classes: int) -> int:
@@ -91,38 +92,46 @@ class Mil(nn.Module):
             attended = attended * torch.sigmoid(self.gate(hidden))
         return self.score(attended).squeeze(-1).float()
 
-    def pool(
-        self, logits: torch.Tensor, hidden: torch.Tensor, sizes: Sequence[int]
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Softmax over each bag's tiles and the weighted sums.
-
-        Short bags are pooled in blocks by one masked softmax and one matrix product: a few kernels for each
-        of many short bags would cost more than the arithmetic.
+    def pool_bag(self, pieces: Iterable[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pool one bag, given piece by piece.
 
         Args:
-            logits: (N,) attention logits of all bags, one bag after the other.
-            hidden: (N, H).
-            sizes: tiles of each bag, N in all.
+            pieces: tensors (n, D) that make up the bag, in its order.
+
+        Returns:
+            (1, H) float32 weighted sum of the tiles' projections and (N,) attention that sums to 1.
+        """
+        hidden = [self.project(piece) for piece in pieces]
+        logits = [self.attention_logits(part) for part in hidden]
+        # Sums over thousands of tiles and the few numbers after them are not worth reduced precision.
+        with torch.autocast(hidden[0].device.type, enabled=False):
+            share = torch.softmax(torch.cat(logits), dim=0)
+            shares = share.split([len(part) for part in hidden])
+            sums = [weights @ part.float() for weights, part in zip(shares, hidden, strict=True)]
+            return torch.stack(sums).sum(dim=0, keepdim=True), share
+
+    def pool_block(self, bags: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Pool several short bags by one masked softmax and one matrix product.
+
+        A few kernels for each of many short bags would cost more than the arithmetic.
+
+        Args:
+            bags: B tensors (N_b, D).
 
         Returns:
             (B, H) float32 and B attention vectors.
         """
-        pooled, weights = [], []
-        for start, end, block in _blocks(sizes):
-            part, tiles = logits[start:end], hidden[start:end].float()
-            if len(block) == 1:
-                share = torch.softmax(part, dim=0)
-                pooled.append((share @ tiles)[None])
-                weights.append(share)
-                continue
-            lengths = torch.tensor(block, device=part.device)
-            bag = torch.arange(len(block), device=part.device)
-            owner = bag.repeat_interleave(lengths)
-            share = part.expand(len(block), -1).masked_fill(owner != bag[:, None], -torch.inf).softmax(dim=1)
-            pooled.append(share @ tiles)
-            edges = [0, *lengths.cumsum(0).tolist()]
-            weights += [share[b, edges[b] : edges[b + 1]] for b in range(len(block))]
-        return torch.cat(pooled), weights
+        sizes = [len(bag) for bag in bags]
+        hidden = self.project(torch.cat(list(bags)))
+        logits = self.attention_logits(hidden)
+        with torch.autocast(hidden.device.type, enabled=False):
+            bag = torch.arange(len(sizes), device=hidden.device)
+            owner = bag.repeat_interleave(torch.tensor(sizes, device=hidden.device))
+            share = (
+                logits.expand(len(sizes), -1).masked_fill(owner != bag[:, None], -torch.inf).softmax(dim=1)
+            )
+            rows = [row[kept] for row, kept in zip(share, (owner == bag[:, None]), strict=True)]
+            return share @ hidden.float(), rows
 
     def forward(self, bags: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Pool each bag and apply the head.
@@ -133,18 +142,18 @@ class Mil(nn.Module):
         Returns:
             (B, outputs) raw outputs and B attention vectors (N_b,) that each sum to 1; all float32.
         """
-        sizes = [len(bag) for bag in bags]
-        if len(bags) == 1:
-            hidden = self.project(bags[0])
-        elif sum(sizes) >= LONG_BAG_TILES * len(bags):
-            hidden = torch.cat([self.project(bag) for bag in bags])
-        else:
-            hidden = self.project(torch.cat(list(bags)))
-        logits = self.attention_logits(hidden)
-        # Sums over thousands of tiles and the few numbers after them are not worth reduced precision.
-        with torch.autocast(hidden.device.type, enabled=False):
-            pooled, weights = self.pool(logits, hidden, sizes)
-            return self.head(pooled), weights
+        pooled, weights = [], []
+        for block in _blocks(bags):
+            if len(block) > 1:
+                found, shares = self.pool_block(block)
+                weights += shares
+            else:
+                step = PIECE_TILES if block[0].device.type == "cpu" else len(block[0])
+                found, share = self.pool_bag(block[0].split(step))
+                weights.append(share)
+            pooled.append(found)
+        with torch.autocast(bags[0].device.type, enabled=False):
+            return self.head(torch.cat(pooled)), weights
 
     def cumulative_logits(self, output: torch.Tensor) -> torch.Tensor:
         """(B, 1) ordinal scores → (B, C - 1) logits of P(class > k), falling in k."""
@@ -160,17 +169,18 @@ class Mil(nn.Module):
         return (edges[:, :-1] - edges[:, 1:]).clamp_min(0)
 
 
-def _blocks(sizes: Sequence[int]) -> Iterator[tuple[int, int, list[int]]]:
-    """(first tile, end tile, sizes) of consecutive bags that are pooled together."""
-    start, end, block = 0, 0, []
-    for size in sizes:
-        if block and (len(block) == BLOCK_BAGS or end - start + size > BLOCK_TILES):
-            yield start, end, block
-            start, block = end, []
-        block.append(size)
-        end += size
+def _blocks(bags: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Consecutive bags that are pooled together."""
+    block: list[torch.Tensor] = []
+    n_tiles = 0
+    for bag in bags:
+        if block and (len(block) == BLOCK_BAGS or n_tiles + len(bag) > BLOCK_TILES):
+            yield block
+            block, n_tiles = [], 0
+        block.append(bag)
+        n_tiles += len(bag)
     if block:
-        yield start, end, block
+        yield block
 
 
 def class_weights(labels: torch.Tensor, n_classes: int) -> torch.Tensor:

@@ -81,10 +81,8 @@ def predict(fitted: FittedMil, bags: Sequence[PatientBag]) -> Predicted:
                     f"features {bag.features.shape}; the model takes (N >= 1, {len(fitted.feature_mean)})",
                     field=bag.patient_id,
                 )
-            hidden = torch.cat([model.project(scaler(tiles)) for tiles in chunks(bag)])
-            logits = model.attention_logits(hidden)
-            pooled, weights = model.pool(logits, hidden, [len(hidden)])
-            attention.append(weights[0].cpu().numpy().astype(np.float32))
+            pooled, weights = model.pool_bag(scaler(tiles) for tiles in chunks(bag))
+            attention.append(weights.cpu().numpy().astype(np.float32))
             rows.append({"patient_id": bag.patient_id} | _row(fitted, bag, model.head(pooled)))
         fitted.model.cpu()
     return Predicted(rows, attention)
