@@ -122,8 +122,8 @@ def named(*calls: dict) -> list[tuple[str, str]]:
         (
             "command_execution",
             None,
-            {"command": '/bin/bash -lc "echo \\"x\\" > a"'},
-            ("command", 'echo "x" > a'),
+            {"command": '/bin/bash -lc "sort \\"x\\" > a"'},
+            ("command", 'sort "x" > a'),
         ),
         ("shell", None, {"command": ["bash", "-lc", "ls -l"]}, ("command", "ls -l")),
         ("shell", None, {"command": ["ls", "-l"]}, ("command", "ls -l")),
