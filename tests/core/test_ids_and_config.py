@@ -66,3 +66,13 @@ def test_the_shipped_configuration_is_valid(repository: Path) -> None:
     assert len(study.trajectories.groups) == 6
     assert set(study.trajectories.groups) <= set(groups)
     assert len(study.agent_tasks) == 3
+
+
+def test_a_chain_of_memory_follows_the_stated_order(repository: Path) -> None:
+    study = load_study(repository / "config" / "config.yaml")
+    first, second, third = study.agent_tasks
+    assert {study.task_before(task) for task in study.agent_tasks} == {None}
+    rules = study.trajectories.model_copy(update={"memory": "group", "tasks": [third, first, second]})
+    chained = study.model_copy(update={"trajectories": rules})
+    assert [chained.task_before(task) for task in (third, first, second)] == [None, third, first]
+    assert chained.task_before("elsewhere") is None

@@ -16,7 +16,6 @@ from acpbench.harness.memory import (
     OWN_FILE,
     carried_memory,
     memory_digest,
-    previous_task,
     read_memory,
     record_entries,
     write_memory,
@@ -175,10 +174,3 @@ def test_files_and_digests_follow_the_entries(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"kind": "maybe", "text": "x"}\n')
     with pytest.raises(InputError, match=r"bad\.jsonl"):
         read_memory(tmp_path / "bad.jsonl")
-
-
-def test_the_chain_follows_the_stated_order() -> None:
-    tasks = ["b", "a", "c"]
-    assert [previous_task(tasks, task) for task in tasks] == [None, "b", "a"]
-    with pytest.raises(InputError, match="'d'"):
-        previous_task(tasks, "d")

@@ -54,6 +54,7 @@ def test_the_demo_plans_one_job_for_each_thing_to_make(tmp_path: Path) -> None:
         "draw_attention": len(config.tasks) * config.attention_pictures,
         "write_study": 1,
         "list_agent_inputs": len(config.agent_tasks),
+        "wait_for_memory": runs,
         "run_agent": runs,
         "check_trajectory": runs,
         "judge_trajectory": runs,
@@ -149,7 +150,7 @@ def test_replicates_multiply_runs_and_nothing_before_them(tmp_path: Path) -> Non
     write_study(tmp_path / "one")
     write_study(tmp_path / "three", changed(trajectories={"replicates": 3}))
     one, three = plan(REPOSITORY, tmp_path / "one"), plan(REPOSITORY, tmp_path / "three")
-    per_run = {"run_agent", "check_trajectory", "judge_trajectory", "adjudicate_trajectory",
+    per_run = {"wait_for_memory", "run_agent", "check_trajectory", "judge_trajectory", "adjudicate_trajectory",
                "score_trajectory"}  # fmt: skip
     assert one["run_agent"] == 6
     for rule, count in three.items():
@@ -234,8 +235,7 @@ def test_an_agent_run_depends_on_no_time_stamp_and_is_never_retried_or_overwritt
     assert [" ".join(text.split()) for _, text in inputs] == [
         'ancient("results/study.json"),',
         'ancient("results/reference/{task}/agent_inputs.json"),',
-        # Nothing, unless runs of a group are chained by their memory.
-        "earlier_record,",
+        'ancient("results/trajectories/{group}/{task}/{replicate}/runs_after.txt"),',
     ]
     assert {name for name, _ in outputs} == {"record", "stream", "tools", "trajectory", "manifest"}
     for name, text in outputs:

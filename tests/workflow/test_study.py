@@ -289,7 +289,8 @@ ONE_CHANGE: dict[str, tuple[dict[str, Any], str]] = {
     "tiling": ({"tiling": {"spacing_um": 1.0, "min_tissue": 0.2}}, "tile_slide"),
     "everything else": (
         {"bootstrap_resamples": 200, "mil": {"max_epochs": 6}, "study": "other", "offline": False,
-         "trajectories": {"test_evaluations": 2, "wall_limit_s": 60, "label_access": "open", "skills": None}},
+         "trajectories": {"test_evaluations": 2, "wall_limit_s": 60, "label_access": "open", "skills": None,
+                          "memory": "group"}},
         "pool_folds",
     ),
 }  # fmt: skip

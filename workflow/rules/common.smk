@@ -127,13 +127,12 @@ def review_files():
 
 
 def earlier_record(wildcards):
-    """With `memory: group`, the record of the group's task before this one: runs of a group go one by one."""
-    tasks = STUDY.agent_tasks
-    place = tasks.index(wildcards.task) if wildcards.task in tasks else 0
-    if STUDY.trajectories.memory == "none" or place == 0:
+    """With `memory: group`, the record of the group's task before this one; else nothing."""
+    before = STUDY.task_before(wildcards.task)
+    if before is None:
         return []
-    folder = f"results/trajectories/{wildcards.group}/{tasks[place - 1]}/{wildcards.replicate}"
-    return [ancient(f"{folder}/run/run.json")]
+    folder = f"results/trajectories/{wildcards.group}/{before}/{wildcards.replicate}"
+    return [f"{folder}/run/run.json"]
 
 
 def agent_minutes(wildcards):

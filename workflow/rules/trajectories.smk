@@ -41,11 +41,26 @@ rule list_agent_inputs:
         "../scripts/list_agent_inputs.py"
 
 
+rule wait_for_memory:
+    # Under a name that is the same with and without memory, so that switching it on repeats no finished run.
+    input:
+        earlier_record,
+    output:
+        "results/trajectories/{group}/{task}/{replicate}/runs_after.txt",
+    log:
+        "results/logs/wait_for_memory/{group}/{task}/{replicate}.log",
+    localrule: True
+    conda:
+        "../envs/acpbench.yaml"
+    shell:
+        "echo {input:q} > {output:q} 2> {log:q}"
+
+
 rule run_agent:
     input:
         study=ancient("results/study.json"),
         inputs=ancient("results/reference/{task}/agent_inputs.json"),
-        memory=earlier_record,
+        turn=ancient("results/trajectories/{group}/{task}/{replicate}/runs_after.txt"),
     output:
         record=protected("results/trajectories/{group}/{task}/{replicate}/run/run.json"),
         stream=protected(

@@ -182,6 +182,16 @@ class StudyConfig(_Strict):
         defined = [name for name, binding in self.tasks.items() if binding.definition]
         return defined if self.trajectories.tasks is None else self.trajectories.tasks
 
+    def task_before(self, task_id: str) -> str | None:
+        """The task whose memory a run of ``task_id`` carries on: the one before it in the study's order.
+
+        ``None`` for the first one and in a study without memory.
+        """
+        if self.trajectories.memory == "none" or task_id not in self.agent_tasks:
+            return None
+        place = self.agent_tasks.index(task_id)
+        return None if place == 0 else self.agent_tasks[place - 1]
+
 
 def parse_study(value: Any, file: object) -> StudyConfig:
     """Validate a configuration that has been read already. Raises ``InputError`` naming file and field."""

@@ -32,18 +32,6 @@ MAX_OWN_BYTES = 1024 * 1024
 _WORK = ("tile_slides", "extract_features", "train_mil")
 
 
-def previous_task(tasks: Sequence[str], task_id: str) -> str | None:
-    """The task before ``task_id`` in the group's stated order (``None`` for the first).
-
-    Raises:
-        InputError: ``task_id`` is not one of ``tasks``.
-    """
-    if task_id not in tasks:
-        raise InputError(f"{task_id!r} is not one of the group's tasks", field="tasks")
-    place = list(tasks).index(task_id)
-    return None if place == 0 else tasks[place - 1]
-
-
 def carried_memory(previous_run: str | os.PathLike[str] | None) -> list[MemoryEntry]:
     """What a run is given by the one before it: that run's memory and the entries of its record, newest last.
 

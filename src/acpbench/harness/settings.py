@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from acpbench.core.config import StudyConfig, TaskBinding, parse_study
+from acpbench.core.config import TaskBinding, parse_study
 from acpbench.core.errors import InputError
 from acpbench.core.files import read_json, sha256_file
 from acpbench.core.groups import Group, parse_group
 from acpbench.core.ids import trajectory_id
 from acpbench.harness.context import EvaluatorSide, TilerSettings, VisionEndpoint
-from acpbench.harness.memory import previous_task
 
 
 class RunSettings(EvaluatorSide):
@@ -98,6 +97,7 @@ def settings_from_study(
             raise InputError(f"has changed since {inputs_file.name} was written", file=path, field=name)
     cohort = study.cohorts[inputs["cohort"]]
     rules = study.trajectories
+    before = study.task_before(task_id)
     skills = rules.skills if spec.skills == "study" else None
     return RunSettings(
         group=group,
@@ -117,7 +117,9 @@ def settings_from_study(
         encoder=inputs["encoder"],
         skills=None if skills is None else checkout_path(skills),
         memory=rules.memory == "group",
-        memory_from=_memory_from(study, group, task_id, replicate, results),
+        memory_from=None
+        if before is None
+        else results / "trajectories" / trajectory_id(group, before, replicate) / "run",
         tiler=TilerSettings(**study.tiling.model_dump(exclude={"min_tiles"})),
         label_column="time, event" if study.tasks[task_id].time_column else "label",
         label_access=rules.label_access,
@@ -127,13 +129,3 @@ def settings_from_study(
         offline=study.offline,
         seed=study.seed,
     )
-
-
-def _memory_from(study: StudyConfig, group: str, task_id: str, replicate: str, results: Path) -> Path | None:
-    """The record whose memory a run carries on: the task before it, in the study's order."""
-    if study.trajectories.memory == "none":
-        return None
-    before = previous_task(study.agent_tasks, task_id)
-    if before is None:
-        return None
-    return results / "trajectories" / trajectory_id(group, before, replicate) / "run"
