@@ -14,6 +14,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -46,7 +47,8 @@ class Outcome:
 
 def benchmarks(folder: Path = HERE) -> list[str]:
     """Names of the benchmarks of a folder, sorted: of the scripts that share ``bench.main``."""
-    return sorted(path.stem for path in folder.glob("*.py") if "\nfrom bench import" in path.read_text())
+    uses_main = re.compile(r"^(?:from bench import|import bench$)", re.MULTILINE)
+    return sorted(path.stem for path in folder.glob("*.py") if uses_main.search(path.read_text()))
 
 
 def run(name: str, folder: Path = HERE, timeout_s: float = TIMEOUT_S) -> Outcome:
