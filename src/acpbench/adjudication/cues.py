@@ -196,7 +196,7 @@ class Case:
 
     def names_target(self, text: str) -> bool:
         """Whether a text names the endpoint: its words, or the short name in front of them."""
-        target = re.sub(r"\(.*?\)", " ", self.task["target"])
+        target = re.sub(r"\([^()]*\)", " ", self.task["target"])
         wanted = tokens(target, shortest=2) or tokens(self.task["target"], shortest=2)
         return bool(wanted) and wanted <= tokens(text, shortest=2)
 

@@ -28,7 +28,9 @@ def d4_s1(case: Case) -> Verdict:
     wanted: dict[str, Callable[[str], bool]] = {
         "endpoint": case.names_target,
         "cohort": lambda text: case.task["cohort"].lower() in text.lower() or "cohort" in text.lower(),
-        "n": lambda text: bool(re.search(r"\bn\s*=\s*\d+|\d+ (?:\w+ ){0,2}(?:patients|slides|cases)", text)),
+        "n": lambda text: bool(
+            re.search(r"\bn\s*=\s*\d+|(?<!\d)\d+ (?:\w+ ){0,2}(?:patients|slides|cases)", text)
+        ),
         "split": lambda text: bool(re.search(r"validation|test|held[\s-]?out", text, re.IGNORECASE)),
         "method": lambda text: bool(
             re.search(r"attention|MIL\b|encoder|model|pool|classif", text, re.IGNORECASE)
@@ -172,7 +174,7 @@ def d5_s2(case: Case) -> Verdict:
     )
     return grade(
         part("the interval is given", given),
-        part("n is given", case.record.find(REPORT, r"\bn\s*=?\s*\d+|\d+ (?:\w+ ){0,2}patients")[:1]),
+        part("n is given", case.record.find(REPORT, r"\bn\s*=?\s*\d+|(?<!\d)\d+ (?:\w+ ){0,2}patients")[:1]),
         part("wording as careful as the base", hedged[:2] or given[:1], when=bool(hedged) or not weak_base),
         veto=part("strong words on a small or wide result", strong, when=weak_base),
     )

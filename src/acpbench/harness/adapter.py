@@ -137,7 +137,7 @@ class Adapter(ABC):
 
     def version(self, printed: str) -> str:
         """The version in what the command prints for it."""
-        found = re.search(r"\d+\.\d+(\.\d+)?[\w.+-]*", printed)
+        found = re.search(r"(?<!\d)\d+\.\d+(\.\d+)?[\w.+-]*", printed)
         return found.group() if found else " ".join(printed.split())[:80] or "unknown"
 
     def confirm_command(self, run: Run, typed: TypedTrajectory) -> list[str] | None:

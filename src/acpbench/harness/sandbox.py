@@ -105,7 +105,7 @@ def _probe(path: str) -> tuple[Bubblewrap | None, str]:
         said = _run([path, "--version"])
     except (OSError, subprocess.SubprocessError) as error:
         return None, f"bwrap does not run ({error})"
-    numbers = re.search(r"(\d+)\.(\d+)(?:\.\d+)?", said.stdout)
+    numbers = re.search(r"(?<!\d)(\d+)\.(\d+)", said.stdout)
     if numbers is None or (int(numbers[1]), int(numbers[2])) < MIN_BUBBLEWRAP:
         return None, f"bwrap {said.stdout.strip() or '?'} is older than 0.4"
     reason = ""

@@ -25,7 +25,7 @@ from acpbench.report.untrusted import clean, short
 TEMPLATES = Path(__file__).parent / "templates"
 SCORING_DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "scoring.md"
 """The scoring rules as text. Present in a source tree; an installed package has none."""
-_PAGE = re.compile(r"[A-Za-z0-9._-]+__[A-Za-z0-9._-]+__[A-Za-z0-9._-]+\.html")
+_PAGE = re.compile(r"[A-Za-z0-9._-]+\.html")
 SCORE_WORDS = {
     "item_weighted": "weighted over all items",
     "stage_mean": "mean of the four stage scores",
@@ -255,7 +255,12 @@ def checkpoint_texts(rubric: Path | None) -> dict[str, str]:
 def _remove_old_pages(folder: Path, current: set[str]) -> None:
     """Delete pages of trajectories that the study no longer has; any other file is left alone."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.name not in current and _PAGE.fullmatch(path.name) and not path.is_dir():
+        if (
+            path.name not in current
+            and _PAGE.fullmatch(path.name)
+            and path.name.count("__") >= 2
+            and not path.is_dir()
+        ):
             path.unlink()
 
 

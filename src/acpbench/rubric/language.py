@@ -47,7 +47,7 @@ _VERB = (
 )
 _ADVERB = r"(?:\w+ly\s+|thus\s+|now\s+|also\s+|still\s+|already\s+|therefore\s+)?"
 _BREAK = re.compile(
-    rf"\s*(?:;|\s[–—-]{{1,2}}\s|\b(?:but|however|yet|although|though|whereas|while|nevertheless|"
+    rf"(?:;|\s[–—-]{{1,2}}\s|\b(?:but|however|yet|although|though|whereas|while|nevertheless|"
     rf"nonetheless)\b,?"
     rf"|,\s*(?:so|thus|therefore|hence|which|making|meaning)\b"
     rf"|,\s+(?=(?:and\s+)?{_SUBJECT}\s+{_ADVERB}{_VERB}\b)"

@@ -39,8 +39,8 @@ _HEADING = re.compile(
 _BULLET = re.compile(r"^\s*(?:[-*+•]|\d{1,2}[.)])\s+(.+)$")
 _DECIMAL = re.compile(r"(?<![\d.])-?\d+(?:\.\d+)?(?![\d]|\.\d)\s*%?")
 _INTERVAL = re.compile(
-    r"-?\d*\.?\d+\s*%?\s*(?:to|-|–|—|,|;|and)\s*-?\d*\.\d+|-?\d*\.\d+\s*%?\s*(?:to|-|–|—|,|;|"
-    r"and)\s*-?\d*\.?\d+",
+    r"(?<!\d)(?:-?(?:\d++(?:\.\d++)?|\.\d++)\s*+%?\s*+(?:to|-|–|—|,|;|and)\s*+-?\d*\.\d"
+    r"|-?\d*+\.\d++\s*+%?\s*+(?:to|-|–|—|,|;|and)\s*+-?\.?\d)",
     re.IGNORECASE,
 )
 _COUNT = re.compile(

@@ -62,10 +62,10 @@ def same_endpoint(stated: str, task: Task) -> bool:
     said = set(_words(stated))
     if task.task_id.casefold() in stated.casefold():
         return True
-    head = re.sub(r"\(.*?\)|,.*", " ", task.target)
+    head = re.sub(r"\([^()]*\)|,.*", " ", task.target)
     if not _own_words(head) and set(_words(head)) <= said:
         return True
-    names = [_own_words(head), *map(_own_words, re.findall(r"\((.*?)\)", task.target))]
+    names = [_own_words(head), *map(_own_words, re.findall(r"\(([^()]*)\)", task.target))]
     return any(own and 2 * len(own & said) >= len(own) for own in names)
 
 

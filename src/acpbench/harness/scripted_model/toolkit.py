@@ -24,7 +24,7 @@ SHELL_TOKENS = 40_000
 SHELLS = ("Bash", "bash", "exec_command", "shell_command", "shell", "container.exec")
 READERS = ("Read", "read")
 WRITERS = ("Write", "write")
-_NUMBERED = re.compile(r"^ *0*(\d+)(?:→|\t|: |\| )(.*)$")
+_NUMBERED = re.compile(r"^ *(\d{1,9})(?:→|\t|: |\| )(.*)$")
 _SHELL_HEAD = re.compile(r"^Output:[ \t]*\r?\n", re.MULTILINE)
 _SHELL_FAILED = re.compile(r"^Process (?:exited with code [1-9]|running with session)", re.MULTILINE)
 
