@@ -186,7 +186,7 @@ def test_every_example_study_is_valid(repository: Path) -> None:
 
 
 def test_the_benchmark_configuration_binds_every_task(repository: Path) -> None:
-    study = config.load_study(repository / "config" / "benchmark.yaml")
+    study = config.load_study(repository / "config" / "paper.yaml")
     defined = {path.stem for path in (repository / "tasks").glob("*.yaml")} - {"requirements", "rubric"}
     assert set(study.agent_tasks) == defined
     assert len(defined) == 41

@@ -29,12 +29,17 @@ def program(request: pytest.FixtureRequest) -> Callable[[str], Path]:
     assert request.config.cache is not None
     folder = Path(request.config.cache.mkdir("harness_cli"))
 
+    missing: dict[str, str] = {}
+
     def found(harness: str) -> Path:
-        try:
-            programs.check_namespace()
-            return programs.install(harness, folder)
-        except programs.Missing as missing:
-            pytest.skip(f"no {harness} here: {missing}")
+        # Asked for once: where npm does not answer, every try would wait minutes for it.
+        if harness not in missing:
+            try:
+                programs.check_namespace()
+                return programs.install(harness, folder)
+            except programs.Missing as reason:
+                missing[harness] = str(reason)
+        pytest.skip(f"no {harness} here: {missing[harness]}")
 
     return found
 

@@ -18,15 +18,11 @@ pytestmark = [pytest.mark.harness, pytest.mark.timeout(1200)]
 FAMILIES = ["claude_code", "codex", "opencode"]
 RUNS = [(harness, policy) for policy in ("complete", "crash", "silent_failure") for harness in FAMILIES]
 RUNS += [("claude_code", "overclaim"), ("codex", "report_only"), ("opencode", "no_reflection")]
+RUNS += [("codex", "overclaim"), ("codex", "no_reflection")]
 IDS = [f"{harness}-{policy}" for harness, policy in RUNS]
 
 EXPLAINED = {
     # item (of every round) → families whose status may differ from the built-in harness's, and why.
-    "A3.s1": (
-        ("codex",),
-        "the offline judge knows a read of guidance in a shell by `cat` alone, not by `sed -n`",
-    ),
-    "A3.s2": (("codex",), "as A3.s1: one of its three parts is that the documentation was read first"),
     "R3.sk3": (
         FAMILIES,
         "the built-in harness starts a tool within a millisecond of a write, and the line of the write gets "
