@@ -239,6 +239,12 @@ def test_tables_parse_and_agree(built):
         ("0.61", ""),
         ("", "no event in fold 0"),
     ]
+    models = [row for row in table(folder, "reference") if row["role"] == "model" and row["primary"] == "yes"]
+    assert [
+        (row["over_control"], row["over_control_low"], row["over_control_high"], row["over_control_p"])
+        for row in models
+    ] == [("0.13", "-0.02", "0.27", "0.09"), ("", "", "", "")]
+    assert "\u22120.020 to 0.270" in (folder / "index.html").read_text(encoding="utf-8")
     lanes = {row["lane"] for row in table(folder, "lanes")}
     assert lanes == {"automation", "diagnostic", "clinical workflow"}
 

@@ -355,3 +355,20 @@ def primary(reference: Reference) -> dict[str, Any]:
         "folds": number(content.get("n_folds")),
         "reason": short(reason, 160),
     }
+
+
+def over_control(reference: Reference) -> dict[str, Any] | None:
+    """How far the primary metric lies above the control's on the same patients (paired): difference, interval
+    (or ``None``), p, n, method, reason. ``None`` where ``metrics.json`` compares with nothing."""
+    content = mapping(reference.metrics.get("comparison"))
+    if not content:
+        return None
+    bounds = [number(bound) for bound in listing(content.get("interval"))]
+    return {
+        "difference": number(content.get("difference")),
+        "interval": bounds if len(bounds) == 2 and None not in bounds else None,
+        "p": number(content.get("p")),
+        "n": number(content.get("n")),
+        "method": short(content.get("method") or "", 80),
+        "reason": short(content.get("note") or "not in metrics.json", 160),
+    }

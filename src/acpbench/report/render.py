@@ -16,7 +16,16 @@ from acpbench import __version__
 from acpbench.core.files import write_text
 from acpbench.core.progress import track
 from acpbench.report import figures, palette, summary, tables
-from acpbench.report.collect import OFFLINE_JUDGE, STAGES, STATUSES, StudyData, collect, load_study, primary
+from acpbench.report.collect import (
+    OFFLINE_JUDGE,
+    STAGES,
+    STATUSES,
+    StudyData,
+    collect,
+    load_study,
+    over_control,
+    primary,
+)
 from acpbench.report.markdown import to_html
 from acpbench.report.timeline import seconds
 from acpbench.report.trajectory_page import page_context
@@ -149,6 +158,7 @@ def _references(data: StudyData) -> list[dict[str, Any]]:
                 "encoder": entry.encoder,
                 "control": entry.encoder == data.study.control_encoder,
                 **primary(entry),
+                "over_control": over_control(entry),
             }
             for entry in data.references
             if entry.task == task

@@ -8,7 +8,7 @@ from typing import Any
 
 from acpbench.core.files import spreadsheet_safe, write_csv
 from acpbench.report import summary
-from acpbench.report.collect import STAGES, STATUSES, StudyData, Trajectory, judge_name, primary
+from acpbench.report.collect import STAGES, STATUSES, StudyData, Trajectory, judge_name, over_control, primary
 from acpbench.report.untrusted import clean, listing, mapping, number, short
 
 Row = dict[str, Any]
@@ -240,7 +240,7 @@ def reference_rows(data: StudyData) -> Iterator[Row]:
         metrics = mapping(entry.metrics.get("metrics"))
         if not metrics:
             yield {**head, "null_reason": entry.problem or "no metrics"}
-        main = primary(entry)
+        main, above = primary(entry), over_control(entry) or {}
         for name, value in metrics.items():
             bounds = [number(bound) for bound in listing(mapping(entry.metrics.get("intervals")).get(name))]
             low, high = bounds if len(bounds) == 2 else (None, None)
@@ -253,8 +253,19 @@ def reference_rows(data: StudyData) -> Iterator[Row]:
                 "high": high,
                 "n": _whole(main["n"]),
                 "n_events": _whole(main["n_events"]),
+                **(_over_control_columns(above) if name == main["metric"] else {}),
                 "null_reason": mapping(entry.metrics.get("notes")).get(name) if number(value) is None else "",
             }
+
+
+def _over_control_columns(above: dict[str, Any]) -> Row:
+    low, high = above.get("interval") or (None, None)
+    return {
+        "over_control": above.get("difference"),
+        "over_control_low": low,
+        "over_control_high": high,
+        "over_control_p": above.get("p"),
+    }
 
 
 def exclusions_rows(data: StudyData) -> Iterator[Row]:
@@ -394,6 +405,10 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
         "high",
         "n",
         "n_events",
+        "over_control",
+        "over_control_low",
+        "over_control_high",
+        "over_control_p",
         "null_reason",
     ),
     "exclusions": ("cohort", "slide_id", "patient_id", "stage", "reason", "detail"),
