@@ -291,13 +291,6 @@ def processes_that_name(text: str) -> list[str]:
 
 
 def interrupt(process: subprocess.Popen[bytes], timeout_s: float) -> int:
-    """Stop a run as a user does, with SIGINT, and return its exit code.
-
-    One that comes while Snakemake hands a job over can be lost; a user then presses the keys again.
-    """
+    """Stop a run as a user does, with SIGINT, and return its exit code."""
     process.send_signal(signal.SIGINT)
-    try:
-        return process.wait(timeout_s / 2)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
-        return process.wait(timeout_s / 2)
+    return process.wait(timeout_s)
