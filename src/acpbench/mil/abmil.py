@@ -126,11 +126,9 @@ class Mil(nn.Module):
         logits = self.attention_logits(hidden)
         with torch.autocast(hidden.device.type, enabled=False):
             bag = torch.arange(len(sizes), device=hidden.device)
-            owner = bag.repeat_interleave(torch.tensor(sizes, device=hidden.device))
-            share = (
-                logits.expand(len(sizes), -1).masked_fill(owner != bag[:, None], -torch.inf).softmax(dim=1)
-            )
-            rows = [row[kept] for row, kept in zip(share, (owner == bag[:, None]), strict=True)]
+            own = bag.repeat_interleave(torch.tensor(sizes, device=hidden.device)) == bag[:, None]
+            share = logits.expand(len(sizes), -1).masked_fill(~own, -torch.inf).softmax(dim=1)
+            rows = [row[kept] for row, kept in zip(share, own, strict=True)]
             return share @ hidden.float(), rows
 
     def forward(self, bags: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:

@@ -20,7 +20,7 @@ _TOKEN = re.compile(
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _MAX_NESTED = 3
 MAX_COMMAND_CHARS = 1_000_000
-"""Of a longer command only the beginning is looked at for ``echo`` and ``printf``."""
+"""Of a longer command, without the text of its here-documents, only the beginning is looked at."""
 
 
 def typed_files(command: str) -> list[str]:
