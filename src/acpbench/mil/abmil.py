@@ -75,9 +75,9 @@ class Mil(nn.Module):
             self.score = nn.Linear(attention_dim, 1, bias=False)
         if aggregator == "gated_abmil":
             self.gate = nn.Linear(hidden_dim, attention_dim)
-        self.head = nn.Sequential(
-            nn.Dropout(dropout), nn.Linear(hidden_dim, n_outputs(output_type, n_classes))
-        )
+        # The Cox likelihood does not see a constant either: a bias would follow the rounding errors.
+        width, bias = n_outputs(output_type, n_classes), output_type != "survival"
+        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden_dim, width, bias=bias))
         if output_type == "ordinal":
             # Cut points -1, 0, 1, ... : the first one is free, the others are positive steps above it.
             self.first_cut = nn.Parameter(torch.tensor(-(n_classes - 2) / 2.0))

@@ -18,7 +18,7 @@ from acpbench.mil.bags import PatientBag
 from acpbench.mil.prepared import Scaler, chunks
 from acpbench.mil.settings import MilSettings, deterministic, pick_device
 
-MODEL_SCHEMA = "acp-mil/0.2"
+MODEL_SCHEMA = "acp-mil/0.3"
 
 
 @dataclass
