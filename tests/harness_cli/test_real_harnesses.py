@@ -21,15 +21,6 @@ RUNS += [("claude_code", "overclaim"), ("codex", "report_only"), ("opencode", "n
 RUNS += [("codex", "overclaim"), ("codex", "no_reflection")]
 IDS = [f"{harness}-{policy}" for harness, policy in RUNS]
 
-EXPLAINED = {
-    # item (of every round) → families whose status may differ from the built-in harness's, and why.
-    "R3.sk3": (
-        FAMILIES,
-        "the built-in harness starts a tool within a millisecond of a write, and the line of the write gets "
-        "the time it was received at, which may be after that start",
-    ),
-}
-
 
 @pytest.fixture(params=RUNS, ids=IDS)
 def pair(request: pytest.FixtureRequest, collected: Collect) -> tuple[Finished, Finished]:
@@ -72,20 +63,14 @@ def test_the_same_files_were_left(pair: tuple[Finished, Finished]) -> None:
     assert real.files() == built_in.files()
 
 
-def test_it_scores_the_same_but_for_what_is_explained(pair: tuple[Finished, Finished]) -> None:
+def test_it_scores_the_same(pair: tuple[Finished, Finished]) -> None:
     real, built_in = pair
-    unexplained = {
-        item: statuses
-        for item, statuses in differing(built_in, real).items()
-        if real.harness not in EXPLAINED.get(item.partition("@")[0], ((), ""))[0]
-    }
-    assert unexplained == {}
+    assert differing(built_in, real) == {}
     for name in ("cwas3", "r6"):
         assert real.score(name)["score"] == built_in.score(name)["score"], name
     for number in ("item_weighted", "stage_mean"):
         found, expected = (run.score("workflow_score").get(number) for run in (real, built_in))
-        # Two items of some three hundred, and a round's.
-        assert found == expected if expected is None else abs(found - expected) < 0.02
+        assert found == expected, number
 
 
 def test_the_key_is_nowhere_in_the_record(pair: tuple[Finished, Finished]) -> None:
