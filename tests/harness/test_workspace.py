@@ -10,6 +10,7 @@ import pytest
 
 from acpbench.core.errors import InputError
 from acpbench.core.files import read_csv, read_jsonl, walk_files
+from acpbench.harness.mounts import SLIDES_FOLDER
 from acpbench.harness.workspace import LAYOUTS, contents_digest, skills_digest
 from acpbench.trajectory.documents import DOCUMENTS, MemoryEntry, TaskBrief
 from tests.harness.build import REPOSITORY, Side
@@ -69,6 +70,7 @@ def test_slides_that_are_not_usable_are_not_shown(side: Side) -> None:
 
 def test_task_text_states_endpoint_boundary_classes_metric_and_budget(side: Side) -> None:
     text = (side.workspace() / "TASK.md").read_text()
+    assert f"`{SLIDES_FOLDER}`" in text
     boundary = side.task.claim_boundary_statement
     for part in (side.task.target, boundary, "low, high", "AUROC", "test labels are held back",
                  "answers `evaluate_test` 1 time(s)"):  # fmt: skip

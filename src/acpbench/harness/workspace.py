@@ -25,6 +25,7 @@ from acpbench.core.files import (
     write_text,
 )
 from acpbench.harness.memory import write_memory
+from acpbench.harness.mounts import SLIDES_FOLDER
 from acpbench.harness.registry import registry_document
 from acpbench.tasks.models import Task
 from acpbench.trajectory.documents import DOCUMENTS, ClaimBoundary, MemoryEntry, TaskBrief
@@ -86,6 +87,7 @@ _TASK_TEXT = """# {target} ({task_id})
 ## Data
 `data/slide_manifest.csv` lists slides, patients, split and {label_note}. `data/splits.csv` gives the split of each
 patient; it is fixed. Validation patients serve for choosing between rounds, test patients for one final figure.
+Tools take slides by `slide_id`. Where `{slides_folder}` exists, the slide files lie there too, read-only and named by it.
 
 ## Work
 1. Write `plan/plan.md` and `plan/workflow_spec.json` (see `schemas/`), then run the plan with the tools in
@@ -148,6 +150,7 @@ def task_text(
         test_note=f"The evaluator answers `evaluate_test` {test_evaluations} time(s) with metrics and a receipt."
         if heldout
         else "All labels are visible in this setting; keep test patients out of every choice.",
+        slides_folder=SLIDES_FOLDER,
         tool_access=_SHELL if harness == "scripted" else _MCP,
         guidance="".join(f"{line}\n" for line in guidance),
     )
