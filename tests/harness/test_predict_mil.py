@@ -9,6 +9,8 @@ import pytest
 
 from acpbench.core.files import read_csv, read_yaml
 from acpbench.harness.registry import call_tool
+from acpbench.harness.tool_args import TrainMil
+from acpbench.mil.settings import MilSettings
 from tests.harness.build import Side
 
 INDEX = "outputs/round_0/features_index.csv"
@@ -77,6 +79,24 @@ def test_the_configuration_names_the_grid_of_the_features_it_used(side: Side) ->
     ok(context, "train_mil", {"features_index": INDEX, "max_epochs": 2})
     config = read_yaml(context.path("outputs/round_0/config.yaml"))
     assert (config["spacing_um"], config["tile_size_px"]) == (1.0, 112)
+
+
+def test_every_setting_that_an_agent_gives_reaches_the_model(side: Side) -> None:
+    """And none of them has a default of its own but for how long to train."""
+    context = trained(side)
+    plain = read_yaml(context.path("outputs/round_0/config.yaml"))["mil"]
+    given = {
+        "aggregator": "abmil", "hidden_dim": 16, "attention_dim": 8, "dropout": 0.0, "lr": 0.01,
+        "weight_decay": 0.0, "max_epochs": 2, "patience": 1, "batch_size": 3, "bag_size": None,
+        "class_weighting": False,
+    }  # fmt: skip
+    ok(context, "train_mil", {"features_index": INDEX, "seed": 5, **given})
+    config = read_yaml(context.path("outputs/round_0/config.yaml"))
+    assert config["seed"] == 5
+    assert config["mil"] == plain | given
+    defaults = {name: field.default for name, field in TrainMil.model_fields.items() if name in given}
+    own = MilSettings().model_dump()
+    assert {name for name in given if defaults[name] != own[name]} == {"max_epochs", "patience"}
 
 
 @pytest.mark.parametrize("name", ["read_table", "train_mil"])

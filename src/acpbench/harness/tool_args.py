@@ -103,6 +103,11 @@ class TrainMil(_IntoRound):
     weight_decay: float = Field(1e-2, ge=0, le=1)
     max_epochs: int = Field(40, ge=1, le=500)
     patience: int = Field(10, ge=1, le=500)
+    batch_size: int = Field(8, ge=1, le=256, description="Patients a step; survival always uses all.")
+    bag_size: int | None = Field(
+        512, ge=1, le=100_000, description="Tiles drawn from a patient in each step; null for all."
+    )
+    class_weighting: bool = Field(True, description="Whether rare classes weigh as much as common ones.")
     seed: int = Field(0, ge=0, lt=2**31)
 
 
