@@ -31,6 +31,11 @@ PEERS = {
     "hs2p (OpenSlide)": ("hs2p", ("openslide",)),
     "hs2p (libvips)": ("hs2p", ("vips",)),
 }
+REAL_SLIDES = {
+    # What is read → (slide below the data folder, side of its tiles, passes: few tiles need more).
+    "CMU-1-Small-Region, 240 px, RGB JPEG": ("slides/CMU-1-Small-Region.svs", 240, 6),
+    "a lung slide, 256 px, YCbCr 4:2:0 JPEG": ("cohorts/lung_composite/slides/LUAD000-1.svs", 256, 12),
+}
 STORED_SAMPLES = "hs2p's reader of stored samples (tifffile)"
 """Not one hs2p reads slides with by itself: it is meant for label masks and has to be named."""
 
@@ -162,6 +167,34 @@ def streamed(folder: Path) -> Row:
     )
 
 
+def real_slides(shared: Path) -> list[Row]:
+    """The stored tiles of real slides, against OpenSlide and the fastest slide reader among the peers."""
+    rows = []
+    for name, (below, side, passes) in REAL_SLIDES.items():
+        path = shared / below
+        if not path.is_file():
+            continue
+        with open_slide(path) as reader:
+            plan = plan_tiles(reader.level_dimensions, reader.mpp_x, reader.mpp_y, reader.mpp_x, side)
+            width, height = reader.dimensions
+        tiles = [(x, y) for y in range(0, height - side + 1, side) for x in range(0, width - side + 1, side)]
+        mine, theirs, fastslide, missing = np.inf, np.inf, np.inf, ""
+        for _ in range(passes):
+            mine = min(mine, seconds(ours, path, tiles, plan))
+            theirs = min(theirs, seconds(by_openslide, path, tiles, plan))
+        try:
+            arguments = (str(path), json.dumps(tiles), str(side), str(passes))
+            fastslide = run_peer("fastslide", "read", *arguments)["seconds"]
+        except PeerMissing as error:
+            missing = str(error)
+        note = f"one core; largest difference {largest_difference(path, tiles, plan)}"
+        n, work = len(tiles), f"aligned tiles of {name}"
+        rows.append(compare(work, n / mine, "tiles/s", "openslide", n / theirs, must_reach=5.0, note=note))
+        rate = None if missing else n / fastslide
+        rows.append(compare(work, n / mine, "tiles/s", "fastslide", rate, must_reach=2.0, note=missing))
+    return rows
+
+
 def measure() -> list[Row]:
     """Rows for aligned, unaligned and shrunk tiles."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core, for the peers' processes too
@@ -221,7 +254,7 @@ def measure() -> list[Row]:
                 note=missing.get(name, "the fastest slide reader among the peers" if name == fastest else ""),
             )
         )  # fmt: skip
-    return rows
+    return rows + real_slides(shared)
 
 
 if __name__ == "__main__":
