@@ -13,7 +13,7 @@ import acpbench.slides.jpeg_tiles as jpeg_tiles
 from acpbench.slides.backends import OpenSlideReader, composite_on_white
 from acpbench.slides.coords import read_tiles
 from acpbench.slides.errors import SlideError
-from acpbench.slides.jpeg_tiles import NotDecodable, complete_jpeg
+from acpbench.slides.jpeg_tiles import NotDecodable, StrictDecoder, complete_jpeg
 from acpbench.slides.reader import open_slide
 from acpbench.slides.tiff_layout import TiffLayout, match_levels, read_layout
 from acpbench.slides.tiling import TilingSettings, tile_file
@@ -304,6 +304,30 @@ def test_frame_of_another_size_is_never_decoded(claimed):
     size = bytes((claimed[1] >> 8, claimed[1] & 255, claimed[0] >> 8, claimed[0] & 255))
     with pytest.raises(NotDecodable, match="other dimensions"):
         complete_jpeg(jpeg[: at + 5] + size + jpeg[at + 9 :], b"", "YCBCR", 64, 64)
+
+
+def test_a_remembered_header_changes_no_stream_and_lets_none_through():
+    """Tiles of two qualities, some of them damaged, through one decoder and each through a new one."""
+    rng = np.random.default_rng(1)
+    tiles = [encode_tile(rng.integers(0, 256, (64, 64, 3), np.uint8), quality=q) for q in (60, 90) * 3]
+    at = tiles[0].index(b"\xff\xc0")
+    tiles += [tiles[0][: at + 6], tiles[0][: at + 4] + b"\0" + tiles[0][at + 5 :], b"", tiles[1][:2]]
+    decoder = StrictDecoder(b"", "YCBCR", 64, 64)
+
+    def outcome(make, tile):
+        try:
+            return make(tile)
+        except NotDecodable as error:
+            return str(error)
+
+    for index in rng.integers(0, len(tiles), 200):
+        alone = outcome(lambda tile: complete_jpeg(tile, b"", "YCBCR", 64, 64), tiles[index])
+        assert outcome(decoder.stream, tiles[index]) == alone
+        assert isinstance(alone, bytes) == (index < 6)
+    whole = decoder(tiles[0])
+    with pytest.raises(NotDecodable):
+        decoder(tiles[0][: len(tiles[0]) // 2])
+    assert np.array_equal(decoder(tiles[0]), whole)
 
 
 def test_no_bytes_make_the_parser_fail_otherwise():

@@ -11,7 +11,7 @@ import numpy as np
 
 from acpbench.slides.backends import BaseReader, composite_on_white
 from acpbench.slides.errors import SlideError
-from acpbench.slides.jpeg_tiles import decode_strictly
+from acpbench.slides.jpeg_tiles import StrictDecoder
 from acpbench.slides.ome import read_ome
 from acpbench.slides.tiff_layout import open_tiff
 
@@ -129,7 +129,7 @@ class TiffReader(BaseReader):
         if space is not None:  # tifffile's decoder goes on over damaged data
             if not page.is_tiled:
                 height = min(height, page.imagelength - index % -(-page.imagelength // height) * height)
-            return decode_strictly(data, page.jpegtables or b"", space, width, height)
+            return StrictDecoder(page.jpegtables or b"", space, width, height)(data)
         segment = page.decode(data, index, jpegtables=page.jpegtables)[0]
         if segment is None:
             raise ValueError(f"segment {index} does not decode")

@@ -51,6 +51,15 @@ def complete_jpeg(tile: bytes, tables: bytes, space: str, width: int, height: in
     Raises:
         NotDecodable: not such a stream, or not of these dimensions with so many 8-bit components.
     """
+    end, head = _complete_head(tile, tables, space, width, height)
+    return head + tile[end:]
+
+
+def _complete_head(tile: bytes, tables: bytes, space: str, width: int, height: int) -> tuple[int, bytes]:
+    """Where the header of a tile ends, its scan header included, and what stands for it in the stream.
+
+    Nothing behind that place is looked at.
+    """
     if tile[:2] != _SOI:
         raise NotDecodable("no start of image")
     parts = [_SOI, _ADOBE[space], *_segments(tables)]
@@ -75,8 +84,8 @@ def complete_jpeg(tile: bytes, tables: bytes, space: str, width: int, height: in
         elif marker == 0xDA:
             if not seen_frame:
                 raise NotDecodable("scan without a frame")
-            parts.append(tile[at:])
-            return b"".join(parts)
+            parts.append(tile[at:end])
+            return end, b"".join(parts)
         if not 0xE0 <= marker <= 0xEF:
             parts.append(tile[at:end])
         at = end
@@ -102,19 +111,37 @@ def _segments(tables: bytes) -> list[bytes]:
     return found
 
 
-def decode_strictly(tile: bytes, tables: bytes, space: str, width: int, height: int) -> np.ndarray:
-    """uint8 (height, width, 3), or (height, width, 1) for ``GRAY``; see :func:`complete_jpeg`.
+class StrictDecoder:
+    """Decodes tiles of one page; see :func:`complete_jpeg` for the arguments.
 
-    Raises:
-        NotDecodable: also for data that libjpeg would decode with a warning.
+    Nearly all tiles of a page begin with the same header, so the last one is remembered.
     """
-    import simplejpeg
 
-    stream = complete_jpeg(tile, tables, space, width, height)
-    try:
-        return simplejpeg.decode_jpeg(stream, colorspace="GRAY" if space == "GRAY" else "RGB")
-    except (ValueError, RuntimeError) as error:
-        raise NotDecodable(str(error)) from None
+    def __init__(self, tables: bytes, space: str, width: int, height: int) -> None:
+        self._page = (tables, space, width, height)
+        self._colorspace = "GRAY" if space == "GRAY" else "RGB"
+        self._known, self._head = b"", b""
+
+    def stream(self, tile: bytes) -> bytes:
+        """What :func:`complete_jpeg` gives for ``tile``."""
+        if not self._known or not tile.startswith(self._known):
+            end, self._head = _complete_head(tile, *self._page)
+            self._known = tile[:end]
+        return self._head + tile[len(self._known) :]
+
+    def __call__(self, tile: bytes) -> np.ndarray:
+        """uint8 (height, width, 3), or (height, width, 1) for ``GRAY``.
+
+        Raises:
+            NotDecodable: not a tile of this page, or data that libjpeg would decode with a warning.
+        """
+        import simplejpeg
+
+        stream = self.stream(tile)
+        try:
+            return simplejpeg.decode_jpeg(stream, colorspace=self._colorspace)
+        except (ValueError, RuntimeError) as error:
+            raise NotDecodable(str(error)) from None
 
 
 class JpegTiles:
@@ -135,6 +162,12 @@ class JpegTiles:
     ) -> None:
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed in close()
         self._levels = [page if page is not None and page.jpeg_space else None for page in levels]
+        self._decoders = [
+            None
+            if page is None
+            else StrictDecoder(page.tables, page.jpeg_space or "", page.tile_width, page.tile_height)
+            for page in self._levels
+        ]
         self._oracle = oracle
         self._trusted: set[int] = set()
         self._cache: OrderedDict[tuple[int, int], np.ndarray] = OrderedDict()
@@ -163,7 +196,7 @@ class JpegTiles:
                 return None
             whole = x == columns[0] * tile_w and y == rows[0] * tile_h
             if whole and (width, height) == (tile_w, tile_h) and right == x + width and bottom == y + height:
-                return self._decode(page, rows[0] * page.across + columns[0])
+                return self._decode(level, page, rows[0] * page.across + columns[0])
             out = np.empty((height, width, 3), dtype=np.uint8)
             out[bottom - y :] = 255
             out[: bottom - y, right - x :] = 255
@@ -187,7 +220,7 @@ class JpegTiles:
         if tile is not None:
             self._cache.move_to_end(key)
             return tile
-        tile = self._decode(page, index)
+        tile = self._decode(level, page, index)
         if keep:
             self._cache[key] = tile
             self._cached_bytes += tile.nbytes
@@ -195,7 +228,7 @@ class JpegTiles:
                 self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
         return tile
 
-    def _decode(self, page: TilePage, index: int) -> np.ndarray:
+    def _decode(self, level: int, page: TilePage, index: int) -> np.ndarray:
         count, width, height = int(page.counts[index]), page.tile_width, page.tile_height
         # Even an incompressible tile stays below twice its raw size.
         if count == 0 or page.outside[index] or count > 6 * width * height + 65536:
@@ -203,7 +236,7 @@ class JpegTiles:
         data = os.pread(self._file.fileno(), count, int(page.offsets[index]))
         if len(data) != count:
             raise NotDecodable("the file ended")
-        return decode_strictly(data, page.tables, page.jpeg_space or "", width, height)
+        return self._decoders[level](data)
 
     def _verify(self, level: int, page: TilePage, column: int, row: int) -> bool:
         """Compare one tile with OpenSlide; a level that differs is never read here again.
@@ -211,7 +244,7 @@ class JpegTiles:
         The tile asked for where OpenSlide can read exactly it, else the first of the level.
         """
         for at_column, at_row in ((column, row), (0, 0)):
-            mine = self._decode(page, at_row * page.across + at_column)
+            mine = self._decode(level, page, at_row * page.across + at_column)
             theirs = self._oracle(level, at_column, at_row)
             if theirs is not None:
                 # OpenSlide has nothing beyond the edge of the level.
