@@ -75,7 +75,10 @@ def test_several_slides_of_a_patient_are_rows_of_their_own(tmp_path):
         ("a,P1,nope.svs,", "missing_file"),
         ("a,P1,a.svs,half", "bad_mpp"),
         ("a,P1,a.svs,1000", "bad_mpp"),
-        ("a,P1,a.svs,nan", "bad_mpp"),
+        ("a,P1,a.svs,inf", "bad_mpp"),
+        ("a,NA,a.svs,", "bad_id"),
+        ("nan,P1,a.svs,", "bad_id"),
+        ("a,P1,n/a,", "missing_path"),
     ],
 )
 def test_bad_rows_are_excluded_with_their_row_number(tmp_path, line, reason):
@@ -84,6 +87,19 @@ def test_bad_rows_are_excluded_with_their_row_number(tmp_path, line, reason):
     (out,) = manifest.exclusions
     assert (out["stage"], out["reason"]) == ("manifest", reason)
     assert out["detail"].startswith("row 2:")
+
+
+def test_cells_that_stand_for_no_value_declare_nothing(tmp_path):
+    text = "slide_id,patient_id,path,mpp,mask\na,P1,a.svs,NA,none\nb,P2,b.svs,nan,\nb ,P2,b.svs, nan,\n"
+    manifest = _manifest(tmp_path, text)
+    assert [(row.slide_id, row.mpp, row.mask) for row in manifest.rows] == [
+        ("a", None, None),
+        ("b", None, None),
+    ]
+    assert [row["reason"] for row in manifest.exclusions] == ["duplicate_slide_id"]
+    (tmp_path / "clinical.csv").write_text("patient_id,label\nNA,1\nP1,0\nnan,1\n")
+    clinical = read_clinical(tmp_path / "clinical.csv", "patient_id")
+    assert (sorted(clinical.cells), clinical.n_without_id) == (["P1"], 2)
 
 
 DOUBLES = (

@@ -6,6 +6,8 @@ import openpyxl
 import pytest
 
 from acpbench.core.errors import InputError
+from acpbench.core.files import read_csv
+from acpbench.rubric.formats import parse_table
 from acpbench.slides.tables import read_table
 
 ROWS = [{"ID": "a", "Größe": "1,5"}, {"ID": "b", "Größe": "x y"}]
@@ -23,6 +25,19 @@ def test_one_table_in_every_dress(tmp_path, encoding, end, delimiter):
 def test_quoted_cells_may_hold_delimiters_quotes_and_line_ends(tmp_path):
     (tmp_path / "t.csv").write_bytes(b'a,b\r\n"x,""y""","two\r\nlines"\r\n')
     assert read_table(tmp_path / "t.csv") == [{"a": 'x,"y"', "b": "two\r\nlines"}]
+
+
+def test_a_quote_that_is_never_closed_takes_no_rows_with_it(tmp_path):
+    (tmp_path / "t.csv").write_text('a,b\n1,"unclear\n2,x\n3,y\n')
+    for read in (read_table, read_csv, read_lines):
+        with pytest.raises(InputError, match="not a readable table"):
+            read(tmp_path / "t.csv")
+
+
+def read_lines(path):
+    """As the checks of an agent's tables do."""
+    loaded = parse_table(path.read_bytes())
+    raise InputError(loaded.problem)
 
 
 def test_short_rows_are_filled_and_columns_without_name(tmp_path):

@@ -152,7 +152,7 @@ class RecordView:
         """Rows of a CSV file; empty when absent or unreadable."""
         text = self.raw(path).decode("utf-8-sig", errors="backslashreplace")
         try:
-            reader = csv.DictReader(io.StringIO(text, newline=""))
+            reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
             return [{k: v or "" for k, v in row.items() if isinstance(k, str)} for row in reader]
         except csv.Error:
             return []

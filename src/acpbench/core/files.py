@@ -176,7 +176,7 @@ def read_csv(path: str | os.PathLike[str], *, max_bytes: int = MAX_TEXT_BYTES) -
     header_line = text.split("\n", 1)[0]
     delimiter = "\t" if header_line.count("\t") > header_line.count(",") else ","
     try:
-        table = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        table = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     except csv.Error as error:
         raise InputError(f"is not a readable table ({error})", file=path) from None
     table = [row for row in table if row]

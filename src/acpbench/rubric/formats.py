@@ -138,7 +138,7 @@ def parse_table(data: bytes) -> Loaded:
     rows: list[dict[str, str]] = []
     header: list[str] | None = None
     try:
-        for cells in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter):
+        for cells in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True):
             if not cells:
                 continue
             if header is None:

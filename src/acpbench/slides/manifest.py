@@ -42,7 +42,7 @@ class ManifestRow:
     mpp: float | None
     mask: Path | None = None
     labels: dict[str, str] = field(default_factory=dict)
-    record: dict[str, str] = field(default_factory=dict)
+    record: dict[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,8 @@ def read_manifest(
             usable.append(row)
     if mask_dir is not None:
         usable = [_with_mask(row, Path(mask_dir)) for row in usable]
-    patients = frozenset(record[names["patient_id"]].strip() for record in table) - {""}
+    named = (record[names["patient_id"]].strip() for record in table)
+    patients = frozenset(patient for patient in named if not is_blank(patient))
     exclusions = [row for _, row in sorted(refused, key=lambda pair: pair[0])]
     return Manifest(usable, exclusions, len(table), label_columns, patients)
 
@@ -160,15 +161,17 @@ def _parse(
     folder, slides, masks = places
     slide_id, patient_id, text = (record[names[n]].strip() for n in ("slide_id", "patient_id", "path"))
     try:
-        check_id(slide_id, "slide_id")
-        check_id(patient_id, "patient_id")
+        for name, given in (("slide_id", slide_id), ("patient_id", patient_id)):
+            check_id(given, name)
+            if is_blank(given):
+                raise InputError(f"{given!r} stands for no value", field=name)
     except InputError as error:
         return "bad_id", str(error)
-    if not text or "\0" in text:
+    if is_blank(text) or "\0" in text:
         return "missing_path", "no slide path"
     declared = record.get(names["mpp"], "").strip()
     mpp = None
-    if declared:
+    if not is_blank(declared):
         try:
             mpp = float(declared)
         except ValueError:
@@ -183,7 +186,7 @@ def _parse(
         text if resolved == folder / text else os.path.relpath(resolved, folder),
         resolved,
         mpp,
-        masks / mask if mask else None,
+        None if is_blank(mask) else masks / mask,
         {column: record[column].strip() for column in label_columns},
         dict(record),
     )
@@ -273,7 +276,7 @@ def read_clinical(path: str | os.PathLike[str], id_column: str) -> Clinical:
     blank = doubles = 0
     for record in table:
         patient = record[id_column].strip()
-        if not patient:
+        if is_blank(patient):
             blank += 1
             continue
         if patient not in cells:

@@ -44,9 +44,12 @@ def read_table(path: str | os.PathLike[str]) -> list[dict[str, str]]:
     header = text.lstrip("\r\n").split("\n", 1)[0]
     delimiter = max(",\t;", key=header.count)
     try:
-        return _rows(list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)), path)
+        # Strict: a quote that is never closed would take all later rows into its cell, unnoticed.
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        return _rows(list(reader), path)
     except csv.Error as error:
-        raise InputError(f"is not a readable table ({error})", file=path) from None
+        where = f"line {reader.line_num}: {error}"
+        raise InputError(f"is not a readable table ({where})", file=path) from None
 
 
 def _rows(table: list[list[str]], path: object) -> list[dict[str, str]]:
