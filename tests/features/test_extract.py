@@ -92,6 +92,47 @@ def test_store_is_shared_and_keeps_the_right_identity(slide, tmp_path, color):
         store_path(store, "../x")
 
 
+def test_what_was_kept_serves_only_where_it_still_holds(slide, tmp_path, color, monkeypatch):
+    """A limit is that of the call, a disk recovers, and one slide's reason is not another's."""
+    path, tiles = slide
+    real = slides_coords.read_tile
+
+    def two_fail(reader, x, y, plan):
+        if (x, y) in ((0, 0), (32, 0)):
+            raise SlideError("unreadable", "broken", reason="read_failed")
+        return real(reader, x, y, plan)
+
+    def run(name, limit, coords="coords.h5"):
+        out = extract_slide(
+            path, tmp_path / coords, color, tmp_path / f"{name}.h5", store_dir=tmp_path / "store",
+            max_bad_fraction=limit,
+        )  # fmt: skip
+        return out["cache"], out["status"], out["n_tiles"]
+
+    monkeypatch.setattr(slides_coords, "read_tile", two_fail)
+    assert run("strict", 0.0) == ("miss", "unreadable", 0)
+    assert run("lax", 0.5) == ("miss", "ok", 14)
+    assert run("lax", 0.5) == ("hit", "ok", 14)
+    assert run("other", 0.5) == ("hit", "ok", 14)
+    assert run("other2", 0.0) == ("miss", "unreadable", 0)
+    assert run("lax", 0.0) == ("miss", "unreadable", 0)
+    monkeypatch.setattr(slides_coords, "read_tile", real)
+    assert run("strict", 0.0) == ("miss", "ok", 16)
+    none = dataclasses.replace(
+        tiles, coords=np.zeros((0, 2), np.int64), tissue_fractions=np.zeros(0), slide_sha256="", plan=None
+    )
+    for name, status, reason in (
+        ("p", "unreadable", "lfs_pointer"),
+        ("q", "unreadable", "missing_file"),
+        ("p", "no_mpp", "x"),
+    ):
+        write_coords(
+            tmp_path / f"{name}.c", dataclasses.replace(none, status=status, reason=reason, detail=reason)
+        )
+        assert run(name, 0.1, f"{name}.c") == ("miss", status, 0)
+        assert read_features(tmp_path / f"{name}.h5").attrs["reason"] == reason
+
+
 def test_excluded_slide_gets_an_empty_file(slide, tmp_path, color):
     path, tiles = slide
     empty = dataclasses.replace(
@@ -252,6 +293,18 @@ def test_too_little_memory_is_said_with_the_amount(slide, tmp_path, color, monke
     with pytest.raises(InputError, match=told):
         extract_slide(path, tmp_path / "coords.h5", color, tmp_path / "s1.h5")
     assert not (tmp_path / "s1.h5").exists()
+
+
+def test_both_sides_of_a_tile_are_in_the_file(slide, tmp_path, color):
+    """0.5 x 1 um/px at level 0, tiles of 32 px at 1 um: 64 x 32 pixels of level 0."""
+    path, tiles = slide
+    plan = plan_tiles(((128, 128),), 0.5, 1.0, 1.0, SIDE)
+    tiles = dataclasses.replace(tiles, plan=plan, mpp_y=1.0, coords=COORDS[:1], tissue_fractions=np.ones(1))
+    write_coords(tmp_path / "flat.h5", dataclasses.replace(tiles, requested_spacing_um=1.0))
+    extract_slide(path, tmp_path / "flat.h5", color, tmp_path / "s1.h5")
+    attrs = read_features(tmp_path / "s1.h5").attrs
+    assert (attrs["tile_size_level0"], attrs["tile_size_level0_y"]) == (64.0, 32.0)
+    assert (attrs["mpp"], attrs["mpp_y"]) == (0.5, 1.0)
 
 
 def test_the_file_says_what_its_features_are(slide, tmp_path, color):

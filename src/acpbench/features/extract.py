@@ -27,8 +27,15 @@ from acpbench.slides.slide_files import slide_sha256
 
 def tiler_sha256(tiles: TileSet) -> str:
     """Hash of how and where a slide is tiled: tiler version, reading plan, settings and the coordinates."""
+    # A slide without tiles has none for a reason; what was found out about one says nothing of another.
+    excluded = (
+        {}
+        if tiles.status == "ok"
+        else {"status": tiles.status, "reason": tiles.reason, "detail": tiles.detail}
+    )
     return sha256_json(
-        {
+        excluded
+        | {
             "tiler_version": TILER_VERSION,
             "requested_spacing_um": tiles.requested_spacing_um,
             "tile_size_px": tiles.tile_size_px,
@@ -100,14 +107,15 @@ def extract_slide(
     key = slide_cache_key(tiles, encoder)
     if is_complete(out, key):
         found = read_features(out)
-        if found.slide_id == tiles.slide_id:
+        if found.slide_id == tiles.slide_id and _still_holds(found, tiles, max_bad_fraction):
             return _outcome(found, "hit")
     stored = None if store_dir is None else store_path(store_dir, key)
     if stored is not None and is_complete(stored, key):
         held = read_features(stored)
-        bag = FeatureBag(held.features, held.coords, held.attrs | {"slide_id": tiles.slide_id})
-        write_features(out, bag)
-        return _outcome(bag, "hit")
+        if _still_holds(held, tiles, max_bad_fraction):
+            bag = FeatureBag(held.features, held.coords, held.attrs | {"slide_id": tiles.slide_id})
+            write_features(out, bag)
+            return _outcome(bag, "hit")
     try:
         bag = _extract(
             slide_path, tiles, encoder, key, batch_size=batch_size, max_bad_fraction=max_bad_fraction
@@ -118,10 +126,21 @@ def extract_slide(
             f"({_stored_bytes(tiles, encoder) / 2**30:.1f} GiB); give the job more, or use a coarser grid",
             file=coords_path,
         ) from None
-    if stored is not None:
+    if stored is not None and bag.status == "ok":
         write_features(stored, bag)
     write_features(out, bag)
     return _outcome(bag, "miss")
+
+
+def _still_holds(held: FeatureBag, tiles: TileSet, max_bad_fraction: float) -> bool:
+    """Whether features made earlier are what an extraction would give now.
+
+    A failed reading is tried again: a disk recovers. The limit of unreadable tiles is this call's.
+    """
+    if tiles.status != "ok":
+        return held.status == tiles.status
+    n_bad = int(held.attrs["n_bad_tiles"])
+    return held.status == "ok" and n_bad <= max_bad_fraction * (n_bad + len(held.features))
 
 
 def _stored_bytes(tiles: TileSet, encoder: Encoder | DeferredEncoder) -> int:
@@ -252,10 +271,12 @@ def _attributes(
         "spacing_um": tiles.requested_spacing_um if plan is None else plan.effective_spacing_x_um,
         "tile_size_px": tiles.tile_size_px,
         "tile_size_level0": -1.0 if plan is None else plan.tile_width_level0,
+        "tile_size_level0_y": -1.0 if plan is None else plan.tile_height_level0,
         "level": -1 if plan is None else plan.level,
         "level_downsample": -1.0 if plan is None else plan.downsample_x,
         "read_size_px": -1 if plan is None else plan.read_width_px,
         "mpp": -1.0 if tiles.mpp_x is None else tiles.mpp_x,
+        "mpp_y": -1.0 if tiles.mpp_y is None else tiles.mpp_y,
         "tiler_sha256": tiler_sha256(tiles),
         "slide_id": tiles.slide_id,
         "slide_sha256": tiles.slide_sha256,
