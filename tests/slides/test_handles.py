@@ -169,7 +169,8 @@ path, count, left = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 with open_slide(path) as reader:
     plan = plan_tiles(reader.level_dimensions, 0.25, 0.25, 0.25, 256)
     coords = tile_grid(*reader.dimensions, plan)[:count] + np.array([left, 0])
-tiles = TileSet("s", "", "ok", "", "", coords, np.ones(len(coords)), 0.25, 256, plan, 0.25, 0.25)
+# The last tile lies partly beyond the slide.
+tiles = TileSet("s", "", "ok", "", "", coords, np.full(len(coords), 0.5), 0.25, 256, plan, 0.25, 0.25)
 stream = read_tiles(path, tiles)
 n = sum(len(batch.pixels) for batch in stream)
 print(n, next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])

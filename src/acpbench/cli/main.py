@@ -73,6 +73,11 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        # A full disk, a folder where a file should be: the user's to mend, and no fault of the program.
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"acp-bench: error: {where}{error.strerror or error}", err=True)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import click
 from acpbench.core.errors import InputError
 
 _FILE = click.Path(path_type=Path)
+MAX_SPACING_UM = 1000.0
 
 
 @click.group()
@@ -24,8 +25,8 @@ def _slide_id(path: Path) -> str:
 
 
 def _positive(ctx: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not value > 0:
-        raise click.BadParameter("must be positive")
+    if value is not None and not 0 < value <= MAX_SPACING_UM:
+        raise click.BadParameter(f"must be above 0 and at most {MAX_SPACING_UM:g}")
     return value
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -158,12 +158,24 @@ def _polygons(document: Any, file: object) -> list[tuple[str | None, Any]]:
             geometry = feature["geometry"]
             name = ((feature.get("properties") or {}).get("classification") or {}).get("name")
             outline = shape(geometry) if geometry else None
+            if not isinstance(name, str | None):
+                raise ValueError("its class has no name")
+            if outline is not None and not np.isfinite(outline.bounds).all() and not outline.is_empty:
+                raise ValueError("a coordinate is not finite")
         except Exception as error:  # foreign files: whatever fails is the file's fault
             raise InputError(f"feature {number} is not a GeoJSON Feature ({error})", file=file) from None
-        for part in getattr(outline, "geoms", [outline]):
-            if part is not None and part.geom_type == "Polygon" and not part.is_empty:
-                found.append((name, part))
+        found += [(name, polygon) for polygon in _areas(outline)]
     return found
+
+
+def _areas(geometry: Any) -> Iterator[Any]:
+    """The polygons of a geometry, of collections within collections too."""
+    if geometry is None or geometry.is_empty:
+        return
+    if geometry.geom_type == "Polygon":
+        yield geometry
+    for part in getattr(geometry, "geoms", ()):
+        yield from _areas(part)
 
 
 def _rasterise(rings: list[Any], scale: tuple[float, float], size: tuple[int, int]) -> np.ndarray:

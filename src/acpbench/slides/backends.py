@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from acpbench.slides.errors import SlideError
-from acpbench.slides.geometry import level_downsamples, level_position
+from acpbench.slides.geometry import MAX_REGION_PIXELS, level_downsamples, level_position
 from acpbench.slides.jpeg_tiles import JpegTiles
 from acpbench.slides.ome import read_ome
 from acpbench.slides.spacing import Spacing, resolve_spacing
@@ -21,9 +21,6 @@ from acpbench.slides.tiff_layout import TiffLayout, TilePage, match_levels
 
 OPENSLIDE_CACHE_BYTES = 32 * 1024 * 1024
 """Decoded tiles OpenSlide keeps per open slide: bounded, whatever its default becomes."""
-
-MAX_REGION_PIXELS = 256 * 1024 * 1024
-"""Largest region read at once (16384 x 16384)."""
 
 
 def composite_on_white(rgba: np.ndarray) -> np.ndarray:
@@ -112,6 +109,10 @@ class BaseReader:
         ds_x, ds_y = level_downsamples(self.level_dimensions)[level]
         x, y = level_position(int(x_level0), ds_x), level_position(int(y_level0), ds_y)
         return self._read(x, y, level, width, height)
+
+    def opaque_share(self, x_level0: int, y_level0: int, level: int, width: int, height: int) -> float:
+        """Share of a region for which the file holds pixels; the rest is read as white."""
+        return 1.0
 
     def _read(self, x: float, y: float, level: int, width: int, height: int) -> np.ndarray:
         """uint8 (height, width, 3); the corner is in pixels of ``level``, maybe between two of them."""
@@ -212,22 +213,34 @@ class OpenSlideReader(BaseReader):
         mean = self._mean_downsamples[level]
         return self._openslide_region(round(x * mean), round(y * mean), level, width, height)
 
+    def opaque_share(self, x_level0: int, y_level0: int, level: int, width: int, height: int) -> float:
+        """See :meth:`BaseReader.opaque_share`."""
+        mean = self._mean_downsamples[level]
+        ds_x, ds_y = level_downsamples(self.level_dimensions)[level]
+        x, y = level_position(x_level0, ds_x), level_position(y_level0, ds_y)
+        image = self._openslide_image(round(x * mean), round(y * mean), level, width, height)
+        return float(np.asarray(image.getchannel("A")).mean()) / 255
+
     def _openslide_region(self, x: int, y: int, level: int, width: int, height: int) -> np.ndarray:
+        image = self._openslide_image(x, y, level, width, height)
+        if image.getchannel("A").getextrema() == (255, 255):
+            return np.array(image.convert("RGB"))
+        return composite_on_white(np.asarray(image))
+
+    def _openslide_image(self, x: int, y: int, level: int, width: int, height: int) -> Any:
+        """RGBA as OpenSlide gives it."""
         import openslide
 
         try:
             if self._slide is None:
                 self._slide = self._open()
-            image = self._slide.read_region((x, y), level, (width, height))
+            return self._slide.read_region((x, y), level, (width, height))
         except (openslide.OpenSlideError, OSError) as error:
             # After an error the handle refuses everything, so a single bad tile would condemn the rest. It
             # is opened again by the next read.
             self._slide.close()
             self._slide = None
             raise self._failed(error, "region cannot be read", "read_failed") from None
-        if image.getchannel("A").getextrema() == (255, 255):
-            return np.array(image.convert("RGB"))
-        return composite_on_white(np.asarray(image))
 
     def _whole_tile(self, level: int, column: int, row: int) -> np.ndarray | None:
         """OpenSlide's pixels of one tile, to check the fast path against."""

@@ -26,6 +26,8 @@ TILER_VERSION = "2"
 
 MAX_BAD_FRACTION = 0.1
 """Share of unreadable tiles above which the slide fails."""
+_MASK_ERROR = 0.1
+"""How far the tissue share of a tile, found on a coarse picture, may be from the truth."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,7 @@ class TileStream:
             return
         plan, total = self.tiles.plan, len(self.tiles.coords)
         assert plan is not None
-        side = plan.tile_size_px
+        side, fractions = plan.tile_size_px, self.tiles.tissue_fractions
         with open_slide(self.slide_path, self.tiles.mpp_x) as reader:
             indices: list[int] = []
             pixels = np.empty((0, side, side, 3), dtype=np.uint8)
@@ -229,7 +231,9 @@ class TileStream:
                     room = min(self.batch_size, total - index)
                     pixels = np.empty((room, side, side, 3), dtype=np.uint8)
                 try:
-                    pixels[len(indices)] = read_tile(reader, x, y, plan)
+                    tile = read_tile(reader, x, y, plan)
+                    _check_pixels(reader, x, y, plan, tile, float(fractions[index]))
+                    pixels[len(indices)] = tile
                 except SlideError as error:
                     self.bad.append(BadTile(index, x, y, error.message))
                     self._give_up_if_too_many()
@@ -268,6 +272,28 @@ def read_tile(reader: SlideReader, x_level0: int, y_level0: int, plan: TilePlan)
 
     size = (plan.tile_size_px, plan.tile_size_px)
     return np.asarray(Image.fromarray(region).resize(size, Image.Resampling.BOX))
+
+
+def _check_pixels(
+    reader: SlideReader, x_level0: int, y_level0: int, plan: TilePlan, tile: np.ndarray, tissue: float
+) -> None:
+    """Refuse a tile for which the file holds fewer pixels than the tile has tissue.
+
+    What a file leaves out is read as white. That is right for background, but tissue found on a coarser level
+    cannot be there.
+
+    Raises:
+        SlideError: so it is.
+    """
+    white = (tile[::16, ::16] == 255).all(axis=-1).mean()
+    if white <= 1 - tissue + _MASK_ERROR:
+        return
+    held = reader.opaque_share(x_level0, y_level0, plan.level, plan.read_width_px, plan.read_height_px)
+    if held < tissue - _MASK_ERROR:
+        raise SlideError(
+            "unreadable", f"the file holds {held:.0%} of a tile that is {tissue:.0%} tissue",
+            reason="missing_tile_data",
+        )  # fmt: skip
 
 
 def read_tiles(

@@ -20,6 +20,9 @@ from acpbench.slides.errors import SlideError
 SPACING_TOLERANCE = 0.02
 """A level within this relative distance of the requested spacing counts as it and is not resized."""
 
+MAX_REGION_PIXELS = 256 * 1024 * 1024
+"""Largest region read at once (16384 x 16384)."""
+_SHAPE_TOLERANCE = 0.05
 _EPS = 1e-6
 
 
@@ -64,6 +67,17 @@ def level_downsamples(level_dimensions: Sequence[tuple[int, int]]) -> tuple[tupl
     return tuple((width / w, height / h) for w, h in level_dimensions)
 
 
+def odd_levels(level_dimensions: Sequence[tuple[int, int]]) -> list[int]:
+    """Levels whose shape is not that of level 0: a label or macro picture stored as if it were a level."""
+    odd = []
+    for level, (ds_x, ds_y) in enumerate(level_downsamples(level_dimensions)):
+        width, height = level_dimensions[level]
+        # Formats round a level's size up or down, or to the next tile of a few pixels.
+        if abs(ds_x / ds_y - 1) > _SHAPE_TOLERANCE + 2 / width + 2 / height:
+            odd.append(level)
+    return odd
+
+
 def level_position(at_level0: int, downsample: float) -> float:
     """Where a level-0 coordinate lies on a level, in pixels of that level.
 
@@ -91,8 +105,11 @@ def choose_level(
     """
     best, best_spacing = None, 0.0
     limit = requested_spacing_um * (1 + tolerance)
+    odd = odd_levels(level_dimensions)
     for level, (ds_x, ds_y) in enumerate(level_downsamples(level_dimensions)):
         x, y = mpp_x * ds_x, mpp_y * ds_y
+        if level in odd:
+            continue
         if x <= limit and y <= limit and math.sqrt(x * y) > best_spacing:
             best, best_spacing = level, math.sqrt(x * y)
     if best is None:
@@ -122,7 +139,7 @@ def plan_tiles(
 
     Raises:
         ValueError: a spacing or size that is not positive.
-        SlideError: ``too_coarse``.
+        SlideError: ``too_coarse``, or ``unreadable`` where one tile would be too large a region to read.
     """
     if not (requested_spacing_um > 0 and math.isfinite(requested_spacing_um)):
         raise ValueError(f"requested spacing must be positive, got {requested_spacing_um}")
@@ -139,6 +156,13 @@ def plan_tiles(
         # max(): one axis may be coarser than requested within the tolerance, and is then taken as it is.
         read_w = max(tile_size_px, math.floor(tile_size_px * requested_spacing_um / read_x + 0.5))
         read_h = max(tile_size_px, math.floor(tile_size_px * requested_spacing_um / read_y + 0.5))
+    if read_w * read_h > MAX_REGION_PIXELS:
+        raise SlideError(
+            "unreadable",
+            f"a tile at {requested_spacing_um:g} um/px needs {read_w} x {read_h} px at once: the slide has "
+            "no level between",
+            reason="no_coarse_level",
+        )
     return TilePlan(
         requested_spacing_um=float(requested_spacing_um),
         tile_size_px=int(tile_size_px),

@@ -114,7 +114,7 @@ class TiffReader(BaseReader):
         elif int(page.photometric) not in (1, 2, 6):
             raise ValueError(f"photometric interpretation {page.photometric} is not supported")
         if array.shape[-1] == 4:
-            return composite_on_white(array)
+            return _without_fourth(array, page.extrasamples)
         return np.repeat(array, 3, axis=-1) if array.shape[-1] == 1 else array
 
     def _decode(self, page: Any, index: int) -> np.ndarray:
@@ -140,6 +140,16 @@ class TiffReader(BaseReader):
         self._cache.clear()
 
 
+def _without_fourth(array: np.ndarray, extrasamples: tuple[int, ...]) -> np.ndarray:
+    """RGB of four samples, by what the TIFF says of the fourth (TIFF 6.0, ExtraSamples)."""
+    meaning = int(extrasamples[0]) if extrasamples else 0
+    if meaning == 2:  # alpha that the colours do not contain yet
+        return composite_on_white(array)
+    if meaning == 1:  # alpha that they are multiplied by
+        return np.minimum(array[..., :3].astype(np.uint16) + (255 - array[..., 3:]), 255).astype(np.uint8)
+    return np.ascontiguousarray(array[..., :3])
+
+
 def _segment_size(page: Any) -> tuple[int, int]:
     """``(width, height)`` of a tile or strip, px."""
     if page.is_tiled:
@@ -163,6 +173,8 @@ def _unsupported(pages: list[Any], planes: int) -> str | None:
     for page in pages:
         if page.dtype != np.uint8 or page.samplesperpixel not in (1, 3, 4) or page.imagedepth != 1:
             return f"the TIFF holds {page.dtype} with {page.samplesperpixel} samples, not 8-bit grey or RGB"
+        if int(page.photometric) == 6 and int(page.compression) != 7:
+            return "the TIFF holds YCbCr samples outside JPEG; convert the file to RGB"
         width, height = _segment_size(page)
         if width * height > MAX_PLAIN_PIXELS:
             return (

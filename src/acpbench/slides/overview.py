@@ -9,7 +9,7 @@ import numpy as np
 
 from acpbench.core.progress import track
 from acpbench.slides.errors import SlideError
-from acpbench.slides.geometry import level_downsamples
+from acpbench.slides.geometry import level_downsamples, odd_levels
 from acpbench.slides.reader import SlideReader
 
 MAX_BAD_BLOCKS = 0.1
@@ -48,8 +48,10 @@ def overview(reader: SlideReader, width: int, height: int) -> Overview:
 
     full_w, full_h = reader.dimensions
     width, height = max(1, min(width, full_w)), max(1, min(height, full_h))
-    level = 0
+    level, odd = 0, odd_levels(reader.level_dimensions)
     for candidate, (level_w, level_h) in enumerate(reader.level_dimensions):
+        if candidate in odd:
+            continue
         if level_w >= width * 0.999 and level_h >= height * 0.999:
             level = candidate if level_w <= reader.level_dimensions[level][0] else level
     level_w, level_h = reader.level_dimensions[level]

@@ -9,8 +9,12 @@ from typing import Protocol
 import numpy as np
 
 from acpbench.slides.errors import SlideError
+from acpbench.slides.geometry import odd_levels
 from acpbench.slides.spacing import Spacing
 
+MAX_SIDE_PX = 10_000_000
+MAX_SLIDE_PIXELS = 2**38
+"""More than any scanner makes; a file that claims it would keep a reader busy for days."""
 _LFS = b"version https://git-lfs.github.com/spec/"
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
@@ -51,6 +55,10 @@ class SlideReader(Protocol):
 
     def require_spacing(self) -> tuple[float, float]:
         """``(mpp_x, mpp_y)``; raises :class:`SlideError` ``no_mpp`` when there is none to believe."""
+        ...
+
+    def opaque_share(self, x_level0: int, y_level0: int, level: int, width: int, height: int) -> float:
+        """Share of a region for which the file holds pixels; the rest is read as white."""
         ...
 
     def read_region(self, x_level0: int, y_level0: int, level: int, width: int, height: int) -> np.ndarray:
@@ -119,12 +127,32 @@ def open_slide(path: str | os.PathLike[str], declared_mpp: float | None = None) 
             if refused is not None:
                 raise refused from None
             raise
+    _check_size(reader)
+    odd = odd_levels(reader.level_dimensions)
+    if odd:
+        sizes = ", ".join("{} x {}".format(*reader.level_dimensions[level]) for level in odd)
+        reader.extra_warnings.append(  # type: ignore[attr-defined]
+            f"not levels of the slide, as their shape is another one, and not used: {sizes} px"
+        )
     if layout is not None and layout.orientation != 1:
         # Readers return pixels as stored; say so when the file asks for a rotated or mirrored view.
         reader.extra_warnings.append(  # type: ignore[attr-defined]
             f"TIFF orientation {layout.orientation} is not applied; coordinates refer to pixels as stored"
         )
     return reader
+
+
+def _check_size(reader: SlideReader) -> None:
+    width, height = reader.dimensions
+    if any(side < 1 for level in reader.level_dimensions for side in level):
+        reader.close()
+        raise SlideError("unreadable", "has a level without pixels", reason="corrupt_file", file=reader.path)
+    if max(width, height) > MAX_SIDE_PX or width * height > MAX_SLIDE_PIXELS:
+        reader.close()
+        raise SlideError(
+            "unreadable", f"claims {width} x {height} px, more than any slide", reason="too_large",
+            file=reader.path,
+        )  # fmt: skip
 
 
 def _head(path: Path) -> bytes:
