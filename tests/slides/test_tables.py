@@ -40,6 +40,19 @@ def read_lines(path):
     raise InputError(loaded.problem)
 
 
+@pytest.mark.parametrize("cell", ["XFD2", "D1048576", "ALL30000"])
+def test_a_stray_cell_far_out_is_said_and_not_read_to(tmp_path, cell):
+    book = openpyxl.Workbook()
+    book.active["A1"], book.active["A2"] = "a", 1
+    book.active[cell] = "x"
+    book.save(tmp_path / "t.xlsx")
+    if cell == "D1048576":
+        assert len(read_table(tmp_path / "t.xlsx")) == 2
+        return
+    with pytest.raises(InputError, match="far out"):
+        read_table(tmp_path / "t.xlsx")
+
+
 def test_short_rows_are_filled_and_columns_without_name(tmp_path):
     (tmp_path / "t.csv").write_text(",a,,b,\n0,1,,2,\n1,3\n")
     assert read_table(tmp_path / "t.csv") == [

@@ -16,6 +16,9 @@ MAX_TABLE_BYTES = 64 * 1024 * 1024
 MAX_SHEET_BYTES = 512 * 1024 * 1024
 """Largest XLSX content after decompression."""
 
+MAX_SHEET_COLUMNS = 4096
+MAX_SHEET_CELLS = 20_000_000
+
 _OLD_EXCEL = b"\xd0\xcf\x11\xe0"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -83,7 +86,18 @@ def _sheet(data: bytes, path: object) -> list[list[str]]:
                 raise InputError(f"holds more than {MAX_SHEET_BYTES} bytes; save it as .csv", file=path)
         book = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True)
         try:
-            return [[_cell(value) for value in row] for row in book.worksheets[0].iter_rows(values_only=True)]
+            table, n_cells = [], 0
+            for row in book.worksheets[0].iter_rows(values_only=True):
+                n_cells += len(row)
+                if len(row) > MAX_SHEET_COLUMNS or n_cells > MAX_SHEET_CELLS:
+                    # One stray cell far away makes a sheet of millions of empty ones.
+                    raise InputError(
+                        f"its first sheet has over {MAX_SHEET_COLUMNS} columns or {MAX_SHEET_CELLS} cells; "
+                        "delete what lies far out, or save it as .csv",
+                        file=path,
+                    )
+                table.append([_cell(value) for value in row])
+            return table
         finally:
             book.close()
     except InputError:
