@@ -96,7 +96,16 @@ def test_spacing_can_be_declared(call, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "bad", [["--spacing-um", "0"], ["--spacing-um", "nan"], ["--min-tissue", "2"], ["--tile-size-px", "0"]]
+    "bad",
+    [
+        ["--spacing-um", "0"],
+        ["--spacing-um", "nan"],
+        ["--spacing-um", "inf"],
+        ["--spacing-um", "1e307"],
+        ["--output", "/"],
+        ["--min-tissue", "2"],
+        ["--tile-size-px", "0"],
+    ],
 )
 def test_bad_options(call, slide, tmp_path, bad):
     base = [

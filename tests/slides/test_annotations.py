@@ -130,6 +130,15 @@ def test_all_forms_that_qupath_exports_are_read(document):
         {"type": "FeatureCollection"},
         [{}],
         [FEATURE | {"geometry": {"type": "Polygon", "coordinates": "x"}}],
+        [
+            FEATURE
+            | {"geometry": {"type": "Polygon", "coordinates": [[[0, 0], [9, float("nan")], [9, 9], [0, 0]]]}}
+        ],
+        [
+            FEATURE
+            | {"geometry": {"type": "Polygon", "coordinates": [[[0, 0], [9, float("inf")], [9, 9], [0, 0]]]}}
+        ],
+        [FEATURE | {"properties": {"classification": {"name": ["Tissue"]}}}],
     ],
 )
 def test_other_json_is_refused(document):

@@ -10,7 +10,7 @@ from acpbench.slides.errors import STATUSES
 from acpbench.slides.manifest import exclusion, read_clinical, read_manifest
 
 OK = {"status": "ok", "mpp_x": 0.5, "width_px": 10, "height_px": 20, "size_bytes": 100}
-TILES = {"status": "ok", "n_tiles": 7, "sha256": "ab"}
+TILES = {"status": "ok", "n_tiles": 7}
 
 
 def _manifest(tmp_path, text, slides=("a", "b", "c", "d"), **options):
@@ -25,7 +25,10 @@ def test_each_row_ends_in_exactly_one_table(tmp_path):
         tmp_path, "slide_id,patient_id,path,y\na,P1,a.svs,1\nb,P1,b.svs,0\nc,P2,c.svs,1\nd,P3,d.svs,0\n"
     )
     qualities = {"a": OK, "b": {"status": "no_mpp", "detail": "none"}, "c": OK}
-    counts = {"a": TILES, "c": {"status": "too_few_tiles", "n_tiles": 0, "detail": "2 tiles"}}
+    counts = {
+        "a": TILES | {"sha256": "ab"},
+        "c": {"status": "too_few_tiles", "n_tiles": 0, "detail": "2 tiles"},
+    }
     slides, exclusions = join_cohort(manifest.rows, qualities, counts)
     assert slides == [
         {
@@ -46,6 +49,18 @@ def test_each_row_ends_in_exactly_one_table(tmp_path):
         ("c", "tile", "too_few_tiles", "2 tiles"),
         ("d", "inspect", "no_result", "no result of the inspect step"),
     ]
+
+
+def test_the_same_bytes_under_two_ids_are_no_two_slides(tmp_path):
+    """A copy of a slide is found by its content; kept, it could lie on both sides of a split."""
+    manifest = _manifest(tmp_path, "slide_id,patient_id,path\na,P1,a.svs\nb,P2,b.svs\nc,P3,c.svs\n")
+    counts = {name: TILES | {"sha256": content} for name, content in (("a", "x"), ("b", "x"), ("c", "y"))}
+    slides, exclusions = join_cohort(manifest.rows, dict.fromkeys("abc", OK), counts)
+    assert [row["slide_id"] for row in slides] == ["c"]
+    assert [(row["slide_id"], row["reason"]) for row in exclusions] == [
+        ("a", "duplicate_content"), ("b", "duplicate_content"),
+    ]  # fmt: skip
+    assert exclusions[0]["detail"] == "2 slides have the same bytes: a, b"
 
 
 # One row for each way out of the flow; two patients have a second slide.
@@ -82,7 +97,7 @@ def _every_way(tmp_path):
         "empty": _outcome("empty_tissue"),
     }
     qualities = {row.slide_id: bad.get(row.slide_id, OK) for row in manifest.rows}
-    tiles = {row.slide_id: TILES for row in manifest.rows} | {
+    tiles = {row.slide_id: TILES | {"sha256": row.slide_id * 2} for row in manifest.rows} | {
         "coarse": _outcome("too_coarse"),
         "filtered": _outcome("emptied_by_filter"),
         "few": _outcome("too_few_tiles"),
@@ -128,9 +143,9 @@ def test_files_of_a_cohort(tmp_path):
     rows = read_csv(tmp_path / "out" / "slides.csv")
     assert list(rows[0]) == [*SLIDE_COLUMNS, "y", "stage"]
     assert [(row["slide_id"], row["stage"], row["sha256"], row["size_bytes"]) for row in rows] == [
-        ("ok1", "II", "ab", "100"),
-        ("ok2", "II", "ab", "100"),
-        ("dup", "I", "ab", "100"),
+        ("ok1", "II", "ok1ok1", "100"),
+        ("ok2", "II", "ok2ok2", "100"),
+        ("dup", "I", "dupdup", "100"),
     ]
     dropped = read_csv(tmp_path / "out" / "exclusions.csv")
     assert len(dropped) + len(rows) == 14
@@ -176,7 +191,9 @@ def test_the_manifest_wins_over_the_clinical_table(tmp_path):
     manifest = _manifest(tmp_path, "slide_id,patient_id,path,grade\na,P1,a.svs,high\n")
     (tmp_path / "c.csv").write_text("patient_id,grade,sha256\nP1,low,mine\n")
     clinical = read_clinical(tmp_path / "c.csv", "patient_id")
-    flow = write_cohort(tmp_path / "out", manifest, {"a": OK}, {"a": TILES}, clinical, name="c")
+    flow = write_cohort(
+        tmp_path / "out", manifest, {"a": OK}, {"a": TILES | {"sha256": "ab"}}, clinical, name="c"
+    )
     (row,) = read_csv(tmp_path / "out" / "slides.csv")
     assert (row["grade"], row["sha256"]) == ("high", "ab")
     assert flow["clinical"]["columns_of_the_manifest_kept"] == ["grade"]

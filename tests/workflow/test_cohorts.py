@@ -24,8 +24,9 @@ def write_cohort(folder: Path, **cohort: Any) -> Path:
     """Slides in a folder of their own, a table without endings, a clinical workbook; a study of them."""
     slides = folder / "archive"
     slides.mkdir(parents=True)
-    for name in ("AAA.BBB.1", "AAA.BBB.2", "C-1"):
-        write_pyramid(slides / f"{name}.tif", tissue_picture(512, 384, [(0, 0, 512, 384)]))
+    for seed, name in enumerate(("AAA.BBB.1", "AAA.BBB.2", "C-1")):
+        picture = tissue_picture(512, 384, [(0, 0, 512, 384)], seed)
+        write_pyramid(slides / f"{name}.tif", picture)
     write_pyramid(slides / "nospacing.tif", tissue_picture(512, 384, [(0, 0, 512, 384)]), mpp=None)
     (slides / "broken.tif").write_bytes(b"II*\0rubbish")
     lines = [

@@ -30,8 +30,13 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside ``target``; on success fsync it and rename it onto ``target``.
 
     For writers that need a real path (h5py, PIL, torch). On an exception the temporary file is removed.
+
+    Raises:
+        InputError: ``target`` is a folder.
     """
     target = Path(target)
+    if target.is_dir():
+        raise InputError("is a folder, where a file is to be written", file=target)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp{target.suffix}")
     try:

@@ -144,6 +144,7 @@ def _touches(polygon: Any, dimensions: tuple[int, int]) -> bool:
 
 def _polygons(document: Any, file: object) -> list[tuple[str | None, Any]]:
     """``(classification name or None, polygon)`` of every area in a document."""
+    from shapely import get_coordinates
     from shapely.geometry import shape
 
     if isinstance(document, dict) and document.get("type") == "FeatureCollection":
@@ -157,10 +158,11 @@ def _polygons(document: Any, file: object) -> list[tuple[str | None, Any]]:
         try:
             geometry = feature["geometry"]
             name = ((feature.get("properties") or {}).get("classification") or {}).get("name")
-            outline = shape(geometry) if geometry else None
+            with np.errstate(invalid="ignore"):
+                outline = shape(geometry) if geometry else None
             if not isinstance(name, str | None):
                 raise ValueError("its class has no name")
-            if outline is not None and not np.isfinite(outline.bounds).all() and not outline.is_empty:
+            if outline is not None and not np.isfinite(get_coordinates(outline)).all():
                 raise ValueError("a coordinate is not finite")
         except Exception as error:  # foreign files: whatever fails is the file's fault
             raise InputError(f"feature {number} is not a GeoJSON Feature ({error})", file=file) from None

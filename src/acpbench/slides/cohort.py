@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,19 @@ def join_cohort(
     """
     slides: list[dict[str, Any]] = []
     exclusions: list[dict[str, str]] = []
+    ids_of_content: dict[str, list[str]] = defaultdict(list)
+    for row in manifest_rows:
+        ids_of_content[_content(coords_counts.get(row.slide_id))].append(row.slide_id)
     for row in manifest_rows:
         quality, tiles = qualities.get(row.slide_id), coords_counts.get(row.slide_id)
         problem = _problem("inspect", quality) or _problem("tile", tiles)
         if problem is None and clinical is not None and row.patient_id not in clinical.cells:
             problem = "clinical", "no_clinical_row", "the patient is not in the clinical table"
+        same = ids_of_content[_content(tiles)]
+        if problem is None and _content(tiles) and len(same) > 1:
+            # As for one file under several ids: a copy could lie on both sides of a split.
+            shown = ", ".join(sorted(same)[:5])
+            problem = "manifest", "duplicate_content", f"{len(same)} slides have the same bytes: {shown}"
         if problem is not None:
             exclusions.append(exclusion(row.slide_id, row.patient_id, *problem))
             continue
@@ -72,6 +80,11 @@ def join_cohort(
             }
         )
     return slides, exclusions
+
+
+def _content(tiles: Mapping[str, Any] | None) -> str:
+    """Hash of a slide's bytes, empty where it is not known."""
+    return str((tiles or {}).get("sha256") or "")
 
 
 def _problem(stage: str, outcome: Mapping[str, Any] | None) -> tuple[str, str, str] | None:

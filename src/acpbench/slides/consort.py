@@ -16,7 +16,10 @@ SCHEMA = "acp-consort/0.1"
 
 STEPS: dict[str, tuple[str, tuple[str, ...]]] = {
     "valid_row": ("Rows with ids and a path", ("bad_id", "missing_path", "bad_mpp")),
-    "unique": ("Unique slides", ("duplicate_slide_id", "conflicting_slide_id", "duplicate_path")),
+    "unique": (
+        "Unique slides",
+        ("duplicate_slide_id", "conflicting_slide_id", "duplicate_path", "duplicate_content"),
+    ),
     "file_present": ("File present", ("missing_file",)),
     "readable": ("Readable", ("unreadable", "no_result", "no_status")),
     "spacing": ("Spacing known and fine enough", ("no_mpp", "too_coarse")),
