@@ -94,6 +94,35 @@ def test_there_and_back(tmp_path, n) -> None:
         assert back.attrs["tile_size_level0"] == pytest.approx(256 * 2.0003)
 
 
+@pytest.mark.parametrize("export", [export_trident, export_clam])
+def test_an_id_never_leads_out_of_the_folder(tmp_path, export) -> None:
+    for attrs in ({"slide_id": "../../evil"}, {"slide_id": "/tmp/evil"}, {"encoder": "../evil"}):
+        if "encoder" in attrs and export is export_clam:
+            continue  # its layout has no encoder in a path
+        with pytest.raises(InputError, match="evil"):
+            export(own(**attrs), tmp_path / "a" / "b")
+    assert list(tmp_path.rglob("*")) == []
+
+
+@pytest.mark.parametrize("export", [export_trident, export_clam])
+def test_tiles_that_are_no_squares_of_level_0_are_not_said_to_be(tmp_path, export) -> None:
+    with pytest.raises(InputError, match=r"512\.2 x 256 px of level 0"):
+        export(own(tile_size_level0_y=256.0), tmp_path)
+    assert export(own(tile_size_level0_y=512.2), tmp_path)
+
+
+def test_one_file_that_cannot_be_exported_stops_no_other(tmp_path) -> None:
+    write_features(tmp_path / "good.h5", own())
+    write_features(tmp_path / "bad.h5", own(mpp=-1.0))
+    files = [str(tmp_path / f"{name}.h5") for name in ("bad", "none", "good")]
+    done = CliRunner().invoke(
+        command, ["export", *files, "--to", "trident", "--output-dir", str(tmp_path / "o")]
+    )
+    assert done.exit_code != 0
+    assert done.output.count("not exported: ") == 2
+    assert len(list((tmp_path / "o").rglob("A.B*.h5"))) == 2
+
+
 def test_export_without_geometry_is_refused(tmp_path) -> None:
     bag = own(mpp=-1.0, slide_width_px=-1)
     with pytest.raises(InputError, match=r"A\.B: its feature file does not state mpp, slide_width_px"):

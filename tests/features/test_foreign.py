@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import h5py
@@ -12,6 +13,7 @@ import torch
 
 from acpbench.core.errors import InputError
 from acpbench.features.foreign import read_any_features
+from acpbench.features.foreign_arrays import read_array
 from acpbench.features.store import FeatureBag, write_features
 
 N, D = 5, 4
@@ -262,8 +264,16 @@ def test_files_that_reach_out_or_claim_too_much(tmp_path) -> None:
     with h5py.File(tmp_path / "link.h5", "w") as handle:
         handle["features"] = h5py.ExternalLink(str(secret), "features")
         handle["coords"] = COORDS
-    with pytest.raises(InputError, match="link into another file"):
-        read_any_features(tmp_path / "link.h5")
+    with h5py.File(tmp_path / "hops.h5", "w") as handle:
+        handle["e"] = h5py.ExternalLink(str(secret), "features")
+        handle["features"] = h5py.SoftLink("/e")
+    with h5py.File(tmp_path / "group.h5", "w") as handle:
+        handle["features"] = h5py.ExternalLink(str(secret), "/")
+    with h5py.File(tmp_path / "loop.h5", "w") as handle:
+        handle["features"], handle["coords"] = h5py.SoftLink("/coords"), h5py.SoftLink("/features")
+    for name in ("link", "hops", "group", "loop"):
+        with pytest.raises(InputError, match="is a link"):
+            read_any_features(tmp_path / f"{name}.h5")
     (tmp_path / "raw").write_bytes(b"\0" * N * D * 4)
     with h5py.File(tmp_path / "external.h5", "w") as handle:
         handle.create_dataset("features", (N, D), "f4", external=[(str(tmp_path / "raw"), 0, N * D * 4)])
@@ -278,6 +288,51 @@ def test_files_that_reach_out_or_claim_too_much(tmp_path) -> None:
     torch.save(torch.zeros(1).expand(10**6, 4), tmp_path / "stretched.pt")
     with pytest.raises(InputError, match="larger than the 1000000 bytes"):
         read_any_features(tmp_path / "stretched.pt", max_bytes=10**6)
+
+
+@pytest.mark.parametrize("wrong", [[1e300, 5], [-7, 3], [2**31, 0]])
+def test_coordinates_that_no_slide_has_are_refused(tmp_path, wrong) -> None:
+    coords = COORDS.astype(np.float64)
+    coords[1] = wrong
+    with h5py.File(tmp_path / "s.h5", "w") as handle:
+        handle["features"], handle["coords"] = FEATURES, coords
+    with pytest.raises(InputError, match=r"s\.h5: coords: .*no slide has"):
+        read_any_features(tmp_path / "s.h5")
+
+
+def test_attributes_and_arrays_of_unexpected_kinds_are_said_in_one_line(tmp_path) -> None:
+    def attempt(name, change):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as handle:
+            handle["features"], handle["coords"] = FEATURES, COORDS
+            change(handle)
+        with pytest.raises(InputError) as caught:
+            read_any_features(tmp_path / f"{name}.h5", mpp=0.5)
+        assert "\n" not in str(caught.value)
+
+    def null(handle):
+        del handle["features"]
+        handle["features"] = h5py.Empty("f4")
+
+    attempt("null", null)
+    attempt("text", lambda handle: handle["coords"].attrs.update(patch_size="abc"))
+    attempt("array", lambda handle: handle["coords"].attrs.update(patch_size_level0=[1, 2, 3]))
+    with h5py.File(tmp_path / "stamp.h5", "w") as handle:
+        handle["feats"], handle["coords"] = FEATURES, COORDS
+        handle.attrs["tile_size_px"] = "x"
+    with pytest.raises(InputError):
+        read_any_features(tmp_path / "stamp.h5", mpp=0.5)
+    for mpp in (math.inf, math.nan, 1000.0):
+        with pytest.raises(InputError, match="not plausible"):
+            read_any_features(tmp_path / "stamp.h5", mpp=mpp)
+
+
+def test_tensors_that_ask_for_a_gradient_or_hold_no_rows(tmp_path) -> None:
+    torch.save(torch.ones(3, 4, requires_grad=True), tmp_path / "g.pt")
+    assert read_array(tmp_path / "g.pt", 10**6)[0].shape == (3, 4)
+    for name, tensor in (("sparse", torch.eye(3).to_sparse()), ("meta", torch.ones(3, 4, device="meta"))):
+        torch.save(tensor, tmp_path / f"{name}.pt")
+        with pytest.raises(InputError, match="tensor"):
+            read_array(tmp_path / f"{name}.pt", 10**6)
 
 
 def test_pickled_code_in_a_tensor_file_is_not_run(tmp_path) -> None:

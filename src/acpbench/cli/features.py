@@ -96,11 +96,23 @@ def import_command(files: tuple[Path, ...], output_dir: Path, slide_id: str | No
 @click.option("--to", type=click.Choice(["trident", "clam"]), required=True, help="Layout to write.")
 @click.option("--output-dir", type=_FILE, required=True, help="Folder of that tool's job.")
 def export_command(files: tuple[Path, ...], to: str, output_dir: Path) -> None:
-    """Write this project's feature FILES in the layout of TRIDENT or CLAM."""
+    """Write this project's feature FILES in the layout of TRIDENT or CLAM.
+
+    Every file that can be written is; the exit code is 2 when one cannot.
+    """
     from acpbench.features.exchange import export_clam, export_trident
     from acpbench.features.store import read_features
 
     write = {"trident": export_trident, "clam": export_clam}[to]
+    failures = []
     for path in files:
-        for target in write(read_features(path), output_dir):
-            click.echo(str(target))
+        try:
+            targets = write(read_features(path), output_dir)
+        except InputError as error:
+            failures.append(error)
+            where = "" if str(path) in str(error) else f"{path}: "
+            click.echo(f"not exported: {where}{error}", err=True)
+        else:
+            click.echo("\n".join(map(str, targets)))
+    if failures:
+        raise InputError(f"{len(failures)} of {len(files)} files were not exported")

@@ -132,7 +132,8 @@ def export_trident(bag: FeatureBag, out_dir: str | os.PathLike[str]) -> list[Pat
     """
     place = _geometry(bag)
     spacing, mpp, size = float(bag.attrs["spacing_um"]), place["mpp"], int(bag.attrs["tile_size_px"])
-    name = bag.slide_id
+    name = check_id(bag.slide_id, "slide_id")
+    check_id(str(bag.attrs["encoder"]), "encoder")
     job = Path(out_dir) / f"{_magnification(spacing)}x_{size}px_0px_overlap"
     patches, features = job / "patches", job / f"features_{bag.attrs['encoder']}"
     attrs: dict[str, Any] = {
@@ -165,7 +166,7 @@ def export_clam(bag: FeatureBag, out_dir: str | os.PathLike[str]) -> list[Path]:
     import torch
 
     place = _geometry(bag)
-    name, root = bag.slide_id, Path(out_dir)
+    name, root = check_id(bag.slide_id, "slide_id"), Path(out_dir)
     features = bag.features.astype(np.float32)
     dims = (int(place["level_width_px"]), int(place["level_height_px"]))
     downsample = float(place["level_downsample"])
@@ -197,6 +198,14 @@ def _geometry(bag: FeatureBag) -> dict[str, float]:
     lacking = [name for name, value in found.items() if value < 0 or np.isnan(value)]
     if lacking:
         raise InputError(f"slide {bag.slide_id}: its feature file does not state {', '.join(lacking)}")
+    height = float(bag.attrs.get("tile_size_level0_y", UNKNOWN))
+    width = found["tile_size_level0"]
+    if height > 0 and not np.isclose(height, width, rtol=0.01):
+        raise InputError(
+            f"slide {bag.slide_id}: its tiles cover {width:g} x {height:g} px of level 0, "
+            "and this layout knows squares only",
+            field="tile_size_level0_y",
+        )
     return found
 
 

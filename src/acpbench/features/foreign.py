@@ -17,8 +17,17 @@ import numpy as np
 
 from acpbench.core.errors import InputError
 from acpbench.core.files import read_json, sha256_file, sha256_json
-from acpbench.features.foreign_arrays import MAX_BYTES, check_dataset, item, read_array, read_npz
+from acpbench.features.foreign_arrays import (
+    HDF5_ERRORS,
+    MAX_BYTES,
+    check_dataset,
+    check_link,
+    item,
+    read_array,
+    read_npz,
+)
 from acpbench.features.store import FeatureBag, check_bag, read_features
+from acpbench.slides.spacing import plausible
 
 UNKNOWN = -1.0
 """A length or spacing that the file does not state."""
@@ -72,8 +81,8 @@ def read_any_features(
     path = Path(path)
     if not path.is_file():
         raise InputError("is not a regular file" if path.exists() else "file does not exist", file=path)
-    if mpp is not None and not mpp > 0:
-        raise InputError(f"mpp must be positive, got {mpp}", field="mpp")
+    if mpp is not None and not plausible(mpp):
+        raise InputError(f"mpp {mpp} um/px is not plausible", field="mpp")
     if path.suffix in (".pt", ".npz"):
         found = _read_array_file(path, coords_path, max_bytes)
     else:
@@ -105,7 +114,9 @@ def _bag(
         )
     coords = coords[:, :2]
     if not np.isfinite(coords).all():
-        raise InputError("has coordinates that are not finite", file=path)
+        raise InputError("has coordinates that are not finite", file=path, field="coords")
+    if len(coords) and not 0 <= coords.min() <= coords.max() < 2**31:
+        raise InputError("has coordinates that no slide has", file=path, field="coords")
     side = float(tile_size_level0) if tile_size_level0 is not None else found.tile_size_level0
     spacing = found.spacing_um
     if spacing == UNKNOWN and mpp is not None and side > 0 and found.tile_size_px > 0:
@@ -156,13 +167,17 @@ def _read_hdf5(
             if "cache_key" in attrs:
                 return read_features(path)
             names = set(handle)
+            if "features" in names:
+                check_link(handle, "features", path)
             if "feats" in names:
                 return _stamp(path, handle, attrs, mpp, max_bytes)
             if "features" in names and handle.get("features", getclass=True) is h5py.Group:
                 return _atlaspatch(path, handle, attrs, feature, max_bytes)
             if "features" in names:
                 return _trident_or_clam(path, handle, coords_path, max_bytes)
-    except OSError as error:
+    except InputError:
+        raise
+    except HDF5_ERRORS as error:
         raise InputError(f"is not a readable HDF5 file ({error})", file=path) from None
     raise InputError(
         f"is no feature file that is known: it holds {', '.join(sorted(names)) or 'nothing'}; expected "
@@ -250,7 +265,9 @@ def _patches_file(path: Path, max_bytes: int) -> tuple[np.ndarray, dict[str, Any
                 raise InputError("has no dataset coords", file=path)
             dataset = check_dataset(handle, "coords", path, max_bytes)
             return dataset[()], {name: item(value) for name, value in dataset.attrs.items()}
-    except OSError as error:
+    except InputError:
+        raise
+    except HDF5_ERRORS as error:
         raise InputError(f"is not a readable HDF5 file ({error})", file=path) from None
 
 

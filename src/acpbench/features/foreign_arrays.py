@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +11,41 @@ import numpy as np
 
 from acpbench.core.errors import InputError
 
+HDF5_ERRORS = (OSError, ValueError, TypeError, KeyError, RuntimeError)
+"""What h5py and a look at attributes of unexpected kinds raise; there is no common error."""
 MAX_BYTES = 8 * 1024**3
 """Largest array that is read from a foreign file: 800,000 tiles of 2560 numbers in float32."""
+
+
+def check_link(group: Any, name: str, path: Path) -> None:
+    """Refuse a name that is a link: it may lead to another file, to nothing or in a circle.
+
+    Raises:
+        InputError: no such name, or a link.
+    """
+    import h5py
+
+    link = group.get(name, getlink=True)
+    if not isinstance(link, h5py.HardLink):
+        what = "is not in the file" if link is None else "is a link, not a part of this file"
+        raise InputError(what, file=path, field=name)
 
 
 def check_dataset(group: Any, name: str, path: Path, max_bytes: int) -> Any:
     """A dataset of an HDF5 group that lies in this very file and is not too large.
 
     Raises:
-        InputError: it is a group, a link to another file, stored in another file, or too large.
+        InputError: it is a group, a link, stored in another file, or too large.
     """
     import h5py
 
-    if isinstance(group.get(name, getlink=True), h5py.ExternalLink):
-        raise InputError("is a link into another file", file=path, field=name)
+    check_link(group, name, path)
     dataset = group[name]
     if not isinstance(dataset, h5py.Dataset):
         raise InputError("is not an array", file=path, field=name)
     if dataset.external or dataset.is_virtual:
         raise InputError("has its values in another file", file=path, field=name)
-    if dataset.dtype.kind not in "fiu":
+    if dataset.shape is None or dataset.dtype.kind not in "fiu":
         raise InputError(f"holds {dataset.dtype}, not numbers", file=path, field=name)
     if dataset.size * dataset.dtype.itemsize > max_bytes:
         raise InputError(
@@ -62,7 +78,7 @@ def read_npz(path: Path, max_bytes: int) -> dict[str, np.ndarray]:
             raise InputError(f"unpacks to {size} bytes, more than the {max_bytes} that are read", file=path)
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (zipfile.BadZipFile, OSError, ValueError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, TypeError, KeyError, EOFError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"is not a readable npz file ({type(error).__name__})", file=path) from None
@@ -91,4 +107,8 @@ def read_array(path: Path, max_bytes: int) -> tuple[np.ndarray, np.ndarray | Non
         raise InputError("holds no tensor of floating-point numbers", file=path)
     if tensor.numel() * tensor.element_size() > max_bytes:  # a stretched view can be larger than its file
         raise InputError(f"is larger than the {max_bytes} bytes that are read", file=path)
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(), None
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        raise InputError("holds a sparse tensor or one without values", file=path)
+    plain = tensor.detach()
+    known = plain.dtype in (torch.float16, torch.float32, torch.float64)
+    return (plain if known else plain.float()).numpy(), None
