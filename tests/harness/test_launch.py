@@ -205,6 +205,33 @@ def test_a_long_line_is_written_in_parts_and_no_secret_slips_through_the_cut(tmp
     assert (tmp_path / "out").read_bytes() == b"a" * 1_048_560 + b"[secret:KEY]" + b"b" * 9 + b"\n"
 
 
+def test_lines_are_dated_when_they_come_however_slow_the_disk_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = []
+
+    def slow(descriptor: int) -> None:
+        waits.append(descriptor)
+        time.sleep(0.8)
+
+    monkeypatch.setattr(recorder.os, "fsync", slow)
+    read, write = os.pipe()
+    copy = Recorder(read, tmp_path / "out", scrubber=Scrubber(), times=tmp_path / "times")
+    copy.start()
+    sent = []
+    for number in range(12):
+        sent.append(time.monotonic())
+        os.write(write, f"line {number}\n".encode())
+        time.sleep(0.1)
+    os.close(write)
+    copy.join()
+    assert copy.error is None and len(waits) >= 3
+    rows = (tmp_path / "times").read_text().splitlines()[1:]
+    late_s = [float(row.split(",")[2]) - moment for row, moment in zip(rows, sent, strict=True)]
+    assert min(late_s) >= -0.001 and max(late_s) < 0.4, late_s
+    assert (tmp_path / "out").read_text().splitlines() == [f"line {number}" for number in range(12)]
+
+
 def test_a_full_disk_is_held_in_memory_and_written_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 
 from acpbench.core.files import read_json, read_jsonl, walk_files, write_json
 from acpbench.harness.sandbox import bubblewrap
-from acpbench.trajectory.record import RunRecord, load_run
+from acpbench.trajectory.record import RunRecord, iso_time, load_run, parse_time
 from tests.harness.build import REPOSITORY
 from tests.harness_cli.cohort import SlideSide
 from tests.harness_cli.programs import namespace
@@ -159,11 +160,29 @@ def collect(side: SlideSide, root: Path, harness: str, policy: str, program: Pat
     assert process.returncode == 0, said[-3000:]
     finished = Finished(harness, policy, run_dir)
     assert finished.record.run_status != "infra_error", finished.record.status_reason
-    _grade(finished, side)
+    grade(finished, side)
     return finished
 
 
-def _grade(finished: Finished, side: SlideSide) -> None:
+def received_late(finished: Finished, folder: Path, seed: int) -> Finished:
+    """A copy of a record whose stream was read up to 0.3 s late, as on a busy machine, in its own order."""
+    late = Finished(finished.harness, finished.policy, folder / "1" / "run")
+    shutil.copytree(finished.run_dir, late.run_dir)
+    draw, latest = random.Random(seed), 0.0
+    document = read_json(late.run_dir / "trajectory.json")
+    for step in document["steps"]:
+        if "timestamp" in step:
+            latest = max(
+                latest, parse_time(step["timestamp"]) + draw.choice((0.01, 0.01, 0.3)) * draw.random()
+            )
+            step["timestamp"] = iso_time(latest)
+            for call in step.get("tool_calls") or []:
+                call["extra"] = call.get("extra", {}) | {"t": iso_time(latest)}
+    write_json(late.run_dir / "trajectory.json", document)
+    return late
+
+
+def grade(finished: Finished, side: SlideSide) -> None:
     """The scoring chain, as the workflow runs it."""
     out, run, task = finished.scored, str(finished.run_dir), str(side.task_file)
     checks, judged, final = (str(out / f"{name}.jsonl") for name in ("checks", "judgements", "adjudicated"))

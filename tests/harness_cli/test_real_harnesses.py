@@ -6,11 +6,14 @@ alone, with an environment and a home made for the run. No model and no login is
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from acpbench.core.files import read_json, walk_files
 from acpbench.trajectory.events import stream_events
-from tests.harness_cli.chain import KEY, Finished, differing, living
+from tests.harness_cli.chain import KEY, Finished, differing, grade, living, received_late
+from tests.harness_cli.cohort import SlideSide
 from tests.harness_cli.conftest import Collect
 
 pytestmark = [pytest.mark.harness, pytest.mark.timeout(1200)]
@@ -71,6 +74,19 @@ def test_it_scores_the_same(pair: tuple[Finished, Finished]) -> None:
     for number in ("item_weighted", "stage_mean"):
         found, expected = (run.score("workflow_score").get(number) for run in (real, built_in))
         assert found == expected, number
+
+
+# OpenCode dates what it prints itself.
+@pytest.mark.parametrize(("harness", "policy"), [("claude_code", "complete"), ("codex", "overclaim")])
+def test_a_stream_that_is_read_late_scores_the_same(
+    collected: Collect, cohort: SlideSide, tmp_path: Path, harness: str, policy: str
+) -> None:
+    run = collected(harness, policy)
+    for seed in range(3):
+        late = received_late(run, tmp_path / str(seed), seed)
+        grade(late, cohort)
+        assert differing(run, late) == {}, f"seed {seed}"
+        assert late.score("cwas3") == run.score("cwas3")
 
 
 def test_the_key_is_nowhere_in_the_record(pair: tuple[Finished, Finished]) -> None:

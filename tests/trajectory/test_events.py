@@ -53,6 +53,78 @@ def test_hostile_lines_lose_no_other_event(tmp_path: Path) -> None:
     assert [call.name for call in calls if call.exit_status == "ok"] == ["train_mil"]
 
 
+def _shown(place: int, t_s: float, function: str, **arguments: object) -> dict[str, object]:
+    """A step of the stream with one call, received ``t_s`` seconds into the run."""
+    call = {"tool_call_id": f"c{place}", "function_name": function, "arguments": arguments,
+            "extra": {"t": f"2026-01-01T00:00:{t_s:06.3f}Z"}}  # fmt: skip
+    return {"step_id": place, "source": "agent", "message": "", "tool_calls": [call]}
+
+
+def _order(folder: Path, *steps: dict[str, object], calls: int = 1) -> list[tuple[str, str]]:
+    """Source and name of the events of a stream beside train_mil calls that began at 1 s, 2 s, ..."""
+    starts = [START | {"call_id": f"c{n}", "t": f"2026-01-01T00:00:{n + 1:02d}.000Z"} for n in range(calls)]
+    write_lines(folder / "tools.jsonl", *starts)
+    (folder / "trajectory.json").write_text(json.dumps({"steps": list(steps)}))
+    found = events.load_events(folder)
+    assert [event.seq for event in found] == list(range(len(found)))
+    return [(event.source, event.name) for event in found]
+
+
+TRAIN = {"step_id": "s4", "round_id": 0}
+
+
+def test_what_the_stream_says_before_a_request_came_before_the_call(tmp_path: Path) -> None:
+    """Received late on a busy machine: the call began at 1 s, the write before it was read at 1.03 s."""
+    steps = [
+        _shown(1, 1.02, "Read", file_path="TASK.md"),
+        _shown(2, 1.03, "Write", file_path="update.json"),
+        _shown(3, 1.04, "mcp__acp__train_mil", **TRAIN),
+        _shown(4, 1.05, "Write", file_path="after.json"),
+    ]
+    assert _order(tmp_path, *steps) == [
+        ("stream", "TASK.md"), ("stream", "update.json"), ("stream", "train_mil"),
+        ("registry", "train_mil"), ("stream", "after.json")]  # fmt: skip
+    found = {event.name: event.t for event in events.load_events(tmp_path)}
+    begun = events.tool_calls(tmp_path)[0].t
+    assert found["update.json"] == found["TASK.md"] == begun
+    assert found["after.json"] > begun
+
+
+@pytest.mark.parametrize(
+    ("steps", "calls"),
+    [
+        # The request was received before its call: nothing was late, the write is a later one.
+        ([_shown(1, 0.9, "mcp__acp__train_mil", **TRAIN), _shown(2, 1.03, "Write", file_path="u")], 1),
+        # The request shown is not the call's: another round, another tool, or one of two calls.
+        ([_shown(1, 1.03, "Write", file_path="u"), _shown(2, 1.04, "mcp__acp__train_mil", round_id=1)], 1),
+        ([_shown(1, 1.03, "Write", file_path="u"), _shown(2, 1.04, "mcp__acp__tile_slides", **TRAIN)], 1),
+        ([_shown(1, 1.03, "Write", file_path="u"), _shown(2, 2.04, "mcp__acp__train_mil", **TRAIN)], 2),
+        # Times of the harness's own: the write began after the request that stands behind it.
+        ([_shown(1, 1.5, "Write", file_path="u"), _shown(2, 1.04, "mcp__acp__train_mil", **TRAIN)], 1),
+    ],
+)
+def test_a_write_after_a_call_never_moves_before_it(
+    tmp_path: Path, steps: list[dict[str, object]], calls: int
+) -> None:
+    order = _order(tmp_path, *steps, calls=calls)
+    assert order.index(("registry", "train_mil")) < order.index(("stream", "u"))
+
+
+def test_each_request_belongs_to_its_own_call(tmp_path: Path) -> None:
+    steps = [
+        _shown(1, 1.2, "mcp__acp__train_mil", **TRAIN),
+        _shown(2, 1.3, "Write", file_path="between"),
+        _shown(3, 2.2, "mcp__acp__train_mil", **TRAIN),
+        _shown(4, 2.3, "Write", file_path="last"),
+    ]
+    named = [
+        name
+        for source, name in _order(tmp_path, *steps, calls=2)
+        if (source, name) != ("stream", "train_mil")
+    ]
+    assert named == ["train_mil", "between", "train_mil", "last"]
+
+
 def test_no_record_no_events(tmp_path: Path) -> None:
     assert events.load_events(tmp_path) == []
 

@@ -48,7 +48,7 @@ class Reserve:
 
 
 class Sink:
-    """An append-only file that survives a full disk."""
+    """An append-only file that survives a full disk. One thread writes; another may flush meanwhile."""
 
     def __init__(self, path: Path, reserve: Reserve | None = None) -> None:
         self.path, self.reserve = path, reserve
@@ -56,7 +56,6 @@ class Sink:
         self.lost = 0
         self._held = bytearray()
         self._dirty = False
-        self._synced_s = time.monotonic()
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, data: bytes) -> None:
@@ -82,23 +81,27 @@ class Sink:
             self._dirty = True
             del self._held[:written]
 
-    def sync(self, *, now: bool = False) -> None:
-        """Flush to the disk, when it is due."""
+    def retry(self) -> None:
+        """Write what the full disk has held up, when there is room again."""
         if self._held:
             self._drain()
-        if not self._dirty or (not now and time.monotonic() - self._synced_s < SYNC_S):
+
+    def flush(self) -> None:
+        """Wait until what was written is on the disk."""
+        if not self._dirty:
             return
+        self._dirty = False
         try:
             os.fsync(self._descriptor)
         except OSError as error:
             if error.errno not in FULL:
                 raise
             self.full = True
-        self._dirty, self._synced_s = False, time.monotonic()
 
     def close(self) -> None:
         """Write what is held, if there is room by now, and close."""
-        self.sync(now=True)
+        self.retry()
+        self.flush()
         self.lost += len(self._held)
         os.close(self._descriptor)
 
@@ -137,11 +140,12 @@ class Recorder(threading.Thread):
         self.n_lines = 0
         self.dropped = 0
         self.unmetered = 0
-        self.last_byte_s = time.monotonic()
+        self.last_byte_s, self._last_byte_wall_s = time.monotonic(), time.time()
         self.error: BaseException | None = None
         self._pending = bytearray()
         self._line = bytearray()
         self._halt = threading.Event()
+        self._ended = threading.Event()
 
     @property
     def full(self) -> bool:
@@ -162,32 +166,45 @@ class Recorder(threading.Thread):
         self._halt.set()
 
     def _read(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.pipe, selectors.EVENT_READ)
-            while not self._halt.is_set():
-                if not selector.select(SYNC_S):
-                    self._sync()
-                    continue
-                chunk = os.read(self.pipe, READ_BYTES)
-                if not chunk:
-                    break
-                self._take(chunk)
-                self._sync()
+        # A disk may take its time; what comes meanwhile is still dated when it comes.
+        flusher = threading.Thread(target=self._flush, daemon=True)
+        flusher.start()
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self.pipe, selectors.EVENT_READ)
+                while not self._halt.is_set():
+                    if not selector.select(SYNC_S):
+                        for sink in self._sinks:
+                            sink.retry()
+                        continue
+                    chunk = os.read(self.pipe, READ_BYTES)
+                    if not chunk:
+                        break
+                    self._take(chunk)
+        finally:
+            self._ended.set()
+            flusher.join()
         if self._pending:
             self.sink.write(self.scrubber.clean(bytes(self._pending)))
             self._note_line()
         self._meter(bytes(self._line))
-        self.sink.close()
-        if self.times is not None:
-            self.times.close()
+        for sink in self._sinks:
+            sink.close()
 
-    def _sync(self) -> None:
-        self.sink.sync()
-        if self.times is not None:
-            self.times.sync()
+    @property
+    def _sinks(self) -> list[Sink]:
+        return [self.sink] if self.times is None else [self.sink, self.times]
+
+    def _flush(self) -> None:
+        try:
+            while not self._ended.wait(SYNC_S):
+                for sink in self._sinks:
+                    sink.flush()
+        except BaseException as error:  # the thread's end would be silent otherwise
+            self.error = error
 
     def _take(self, chunk: bytes) -> None:
-        self.last_byte_s = time.monotonic()
+        self.last_byte_s, self._last_byte_wall_s = time.monotonic(), time.time()
         if self.n_bytes >= self.limit_bytes:
             self.n_bytes += len(chunk)
             self.dropped += len(chunk)
@@ -217,7 +234,7 @@ class Recorder(threading.Thread):
     def _note_line(self) -> None:
         self.n_lines += 1
         if self.times is not None:
-            row = f"{self.n_lines},{iso_time(time.time())},{time.monotonic():.6f}\n"
+            row = f"{self.n_lines},{iso_time(self._last_byte_wall_s)},{self.last_byte_s:.6f}\n"
             self.times.write(row.encode())
 
     def _meter(self, line: bytes) -> None:

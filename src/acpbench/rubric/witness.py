@@ -24,11 +24,14 @@ def usable(event: Event) -> bool:
 
 MTIME_TICK_S = 0.02
 """How far a file's time may lie before the clock's: kernels stamp files by their timer tick (up to 10 ms)."""
+RECEIPT_LAG_S = 1.0
+"""How much later than it was sent an event of the stream may be dated on a busy machine."""
 
 
 def not_after(event: Event, mtime: float) -> bool:
     """Whether an event is known to have begun at or before a file was written."""
-    return event.t is not None and event.t <= mtime + MTIME_TICK_S
+    lag_s = RECEIPT_LAG_S if event.source == "stream" else MTIME_TICK_S
+    return event.t is not None and event.t <= mtime + lag_s
 
 
 def tidy(path: str) -> str:

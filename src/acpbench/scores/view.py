@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from acpbench.rubric import formats
 from acpbench.rubric.evidence import Evidence
+from acpbench.rubric.witness import not_after
 from acpbench.scores.claims import Claim, metric_name, report_claims, split_named, text_claims
 from acpbench.scores.diagnostic import evaluate_rounds
 from acpbench.scores.labels import ReferenceLabels, reference_labels
@@ -238,7 +239,7 @@ class RunView:
             if (
                 event.kind == "command"
                 and event.exit_status == "ok"
-                and (event.t is None or event.t <= row.mtime)
+                and (event.t is None or not_after(event, row.mtime))
             ):
                 return Backing(
                     0.5, event.ref, f"{path}: only a command outside the registry can have made it"

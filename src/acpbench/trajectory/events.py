@@ -284,11 +284,51 @@ def load_events(run_dir: str | os.PathLike[str]) -> list[Event]:
     """All witnessed events in time order (registry before stream at equal times; undated ones last).
 
     A registry call that the stream also shows appears twice, once from each source: rules about what a
-    tool *did* take ``source == "registry"``.
+    tool *did* take ``source == "registry"``. An event of the stream that was received late (see
+    :func:`_as_sent`) stands before the call it came before.
     """
-    events = tool_calls(run_dir) + stream_events(run_dir)
+    calls = tool_calls(run_dir)
+    events = [(event, 1) for event in calls] + _as_sent(stream_events(run_dir), calls)
     ordered = sorted(
         enumerate(events),
-        key=lambda pair: (pair[1].t is None, pair[1].t or 0.0, pair[1].source == "stream", pair[0]),
+        key=lambda pair: (pair[1][0].t is None, pair[1][0].t or 0.0, pair[1][1], pair[0]),
     )
-    return [event._replace(seq=position) for position, (_, event) in enumerate(ordered)]
+    return [event._replace(seq=position) for position, (_, (event, _)) in enumerate(ordered)]
+
+
+def _as_sent(stream: list[Event], calls: list[Event]) -> list[tuple[Event, int]]:
+    """Events of the stream, each with its place among events of the same time: 0 before a call, 2 after it.
+
+    The registry dates a call when it begins; the stream is dated when received, later on a busy machine.
+    A request that was received after its call had begun shows the delay: what the stream says before that
+    request was sent before the call, and its time becomes the call's. A request belongs to a call when both
+    logs hold equally many of one tool, step and round.
+    """
+    begun = _begun(stream, calls)
+    found: list[tuple[Event, int]] = []
+    received = call_t = float("-inf")
+    for index in range(len(stream) - 1, -1, -1):
+        event, own = stream[index], begun.get(index)
+        if own is not None and event.t is not None and own < event.t:
+            received, call_t = event.t, own
+        late = event.t is not None and call_t < event.t <= received
+        found.append((event._replace(t=call_t), 0) if late else (event, 2))
+    return found[::-1]
+
+
+def _begun(stream: list[Event], calls: list[Event]) -> dict[int, float]:
+    """Place of each registry request in the stream → when its call began."""
+    asked: dict[tuple[str, str | None, int | None], list[int]] = {}
+    made: dict[tuple[str, str | None, int | None], list[Event]] = {}
+    for index, event in enumerate(stream):
+        if event.kind == "tool":
+            asked.setdefault((event.name, event.step_id, event.round_id), []).append(index)
+    for call in calls:
+        made.setdefault((call.name, call.step_id, call.round_id), []).append(call)
+    return {
+        index: call.t
+        for key, places in asked.items()
+        if len(places) == len(made.get(key, []))
+        for index, call in zip(places, made[key])
+        if call.t is not None
+    }
