@@ -354,6 +354,11 @@ def _comparison(task: str) -> dict[str, Any]:
     return {"difference": 0.13, "interval": [-0.02, 0.27], "p": 0.09, "n": 48, "method": "paired bootstrap"}
 
 
+def _bin(low: float, n: int, *values: float | None) -> dict[str, Any]:
+    names = ("mean_probability", "observed", "observed_low", "observed_high")
+    return {"bin_low": low, "bin_high": low + 0.1, "n": n, **dict(zip(names, values, strict=True))}
+
+
 def _reference(results: Path) -> None:
     for task, metric in TASKS:
         for encoder, value in (("tiny_vit", 0.74), ("color_stats", 0.61)):
@@ -370,8 +375,30 @@ def _reference(results: Path) -> None:
                     "n": 48,
                     "n_events": 20 if task == "demo_survival" else None,
                     "comparison": _comparison(task) if encoder == "tiny_vit" else None,
+                    "per_fold": [
+                        {"fold": 0, "n": 24, metric: value + 0.05, "note": "", "best_epoch": 7},
+                        {"fold": 1, "n": 24, metric: None, "note": "only class low in this fold"},
+                    ],
                 },
             )
+            if task != "demo_survival":
+                write_csv(
+                    results / "reference" / task / encoder / "reliability.csv",
+                    [
+                        "bin_low",
+                        "bin_high",
+                        "n",
+                        "mean_probability",
+                        "observed",
+                        "observed_low",
+                        "observed_high",
+                    ],
+                    [
+                        _bin(0.2, 20, 0.25, 0.2, 0.08, 0.42),
+                        _bin(0.5, 0, None, None, None, None),
+                        _bin(0.7, 28, 0.75, 0.9, 0.72, 0.97),
+                    ],
+                )
     cohort = results / "cohorts" / "demo"
     write_csv(
         cohort / "slides.csv",

@@ -217,7 +217,7 @@ def test_accessible_markup(built):
         ids = page.attribute("id")
         assert len(set(ids)) == len(ids)
     figures = [attrs for tag, attrs in Page(built[2] / "index.html").tags if tag == "svg"]
-    assert len(figures) == 5 and all(attrs["role"] == "img" and attrs["aria-label"] for attrs in figures)
+    assert len(figures) == 6 and all(attrs["role"] == "img" and attrs["aria-label"] for attrs in figures)
 
 
 def test_tables_parse_and_agree(built):
@@ -245,8 +245,33 @@ def test_tables_parse_and_agree(built):
         for row in models
     ] == [("0.13", "-0.02", "0.27", "0.09"), ("", "", "", "")]
     assert "\u22120.020 to 0.270" in (folder / "index.html").read_text(encoding="utf-8")
+    folds = [row for row in table(folder, "folds") if row["encoder"] == "tiny_vit"]
+    assert [(row["fold"], row["n"], row["value"], row["null_reason"]) for row in folds[:2]] == [
+        ("0", "24", "0.79", ""),
+        ("1", "24", "", "only class low in this fold"),
+    ]
     lanes = {row["lane"] for row in table(folder, "lanes")}
     assert lanes == {"automation", "diagnostic", "clinical workflow"}
+
+
+def test_folds_and_calibration_of_the_reference_are_shown(built):
+    page = Page(built[2] / "index.html")
+    assert "0.790 (n 24)" in page.words
+    assert "no value: only class low in this fold" in {attrs.get("aria-label") for _, attrs in page.tags}
+    picture = (built[2] / "figures" / "reliability.svg").read_text(encoding="utf-8")
+    # One panel a task with class probabilities, a line an encoder; the empty bin is no point.
+    assert 'id="axes_1"' in picture and 'id="axes_2"' not in picture and "demo_survival" not in picture
+    assert "tiny_vit, n 48" in picture and "color_stats (control), n 48" in picture
+
+
+def test_a_reliability_table_that_does_not_hold_is_left_out(tmp_path):
+    results = tmp_path / "results"
+    study = fixture.build(results)
+    for path in (results / "reference").glob("*/*/reliability.csv"):
+        path.write_text("bin_low,n,mean_probability,observed\nx,1,9e999,0.5\n0.1,5,nan,0.5\n0.2,-3,0.2,7\n")
+    render.write_report(results, study, tmp_path / "out")
+    picture = (tmp_path / "out" / "figures" / "reliability.svg").read_text(encoding="utf-8")
+    assert "no reliability table" in picture
 
 
 def test_no_cell_is_a_formula(built):
@@ -280,7 +305,7 @@ def test_rebuild_by_the_command_is_byte_identical(built, tmp_path):
         }
 
     assert digests(first) == digests(second)
-    assert len(digests(first)) == 2 + 13 + 2 * len(FIGURES) + 6
+    assert len(digests(first)) == 2 + 14 + 2 * len(FIGURES) + 6
 
 
 def test_isolation_and_a_bad_end_are_said_first(built):

@@ -103,7 +103,8 @@ def attention_slides(cohort):
 def reference_targets():
     """Metrics and pictures of the reference pipeline."""
     targets = expand(
-        "results/reference/{task}/{encoder}/metrics.json",
+        "results/reference/{task}/{encoder}/{name}",
+        name=["metrics.json", "reliability.csv"],
         task=STUDY.tasks,
         encoder=STUDY.encoders,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from acpbench.core.errors import InputError
 from acpbench.core.files import read_csv, read_json
@@ -119,6 +119,14 @@ class Trajectory:
         return f"{file}: {short(reason, 120)}" if reason else f"{file} has no value"
 
 
+class ReliabilityBin(NamedTuple):
+    """Patients given a like probability: how many, its mean, the share in which it came true."""
+
+    n: int
+    mean_probability: float
+    observed: float
+
+
 @dataclass
 class Reference:
     """One encoder's result on one reference task."""
@@ -127,6 +135,7 @@ class Reference:
     encoder: str
     metrics: dict[str, Any] = field(default_factory=dict)
     problem: str | None = None
+    bins: list[ReliabilityBin] = field(default_factory=list)
 
 
 @dataclass
@@ -294,7 +303,25 @@ def _load_reference(results: Path, task: str, encoder: str) -> Reference:
         reference.metrics = content
     except InputError as error:
         reference.problem = "metrics.json " + _problem(error)
+    reference.bins = _reliability_bins(results / "reference" / task / encoder / "reliability.csv")
     return reference
+
+
+def _reliability_bins(path: Path) -> list[ReliabilityBin]:
+    """The bins of a reliability table that hold patients; none where the table is missing or does not hold
+    (endpoints without class probabilities have an empty one)."""
+    try:
+        rows = read_csv(path, max_bytes=1024 * 1024)
+        bins = [
+            ReliabilityBin(int(row["n"]), float(row["mean_probability"]), float(row["observed"]))
+            for row in rows
+            if row["n"] != "0"
+        ]
+    except (InputError, KeyError, ValueError):
+        return []
+    if not all(one.n > 0 and 0 <= one.mean_probability <= 1 and 0 <= one.observed <= 1 for one in bins):
+        return []
+    return bins
 
 
 def _load_cohort(results: Path, identity: str) -> Cohort:
@@ -355,6 +382,20 @@ def primary(reference: Reference) -> dict[str, Any]:
         "folds": number(content.get("n_folds")),
         "reason": short(reason, 160),
     }
+
+
+def per_fold(reference: Reference) -> list[dict[str, Any]]:
+    """The primary metric of each fold: fold, n, value, reason (of a missing value)."""
+    name = reference.metrics.get("primary_metric")
+    return [
+        {
+            "fold": number(row.get("fold")),
+            "n": number(row.get("n")),
+            "value": number(row.get(name)) if isinstance(name, str) else None,
+            "reason": short(row.get("note") or "not in metrics.json", 160),
+        }
+        for row in map(mapping, listing(reference.metrics.get("per_fold"))[:100])
+    ]
 
 
 def over_control(reference: Reference) -> dict[str, Any] | None:

@@ -385,6 +385,54 @@ def reference_metrics(data: StudyData, plt: Any) -> Any:
     return figure
 
 
+def reliability(data: StudyData, plt: Any) -> Any:
+    """Reference pipeline: share observed over mean predicted probability, a panel a task."""
+    by_task = {
+        task: [entry for entry in data.references if entry.task == task and entry.bins]
+        for task in data.study.reference_tasks
+    }
+    by_task = {task: entries for task, entries in by_task.items() if entries}
+    if not by_task:
+        figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.0))
+        axes.axis("off")
+        axes.text(0.5, 0.5, "no reliability table", ha="center", color=palette.MUTED)
+        return figure
+    columns = min(2, len(by_task))
+    n_rows = -(-len(by_task) // columns)
+    figure, panels = plt.subplots(
+        n_rows, columns, squeeze=False, figsize=(WIDTH_IN, 2.9 * n_rows), sharex=True, sharey=True
+    )
+    for axes in panels.flat[len(by_task) :]:
+        axes.axis("off")
+    for axes, (task, entries) in zip(panels.flat, by_task.items(), strict=False):
+        axes.plot([0, 1], [0, 1], color=palette.LINE, lw=1)
+        models = 0
+        for entry in entries:
+            control = entry.encoder == data.study.control_encoder
+            place = models % len(palette.SERIES)
+            models += not control
+            axes.plot(
+                [one.mean_probability for one in entry.bins],
+                [one.observed for one in entry.bins],
+                color=palette.MUTED if control else palette.SERIES[place],
+                marker="o" if control else palette.MARKERS[place],
+                mfc=palette.PAPER if control else palette.SERIES[place],
+                ms=4.5,
+                lw=1,
+                label=_text(entry.encoder, 24)
+                + (" (control)" if control else "")
+                + f", n {sum(one.n for one in entry.bins)}",
+            )
+        axes.set_title(_text(task, 24))
+        axes.set_xlim(-0.04, 1.04)
+        axes.set_ylim(-0.04, 1.04)
+        axes.set_aspect("equal")
+        axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.12), handlelength=1.4, fontsize=7)
+    figure.supxlabel("mean predicted probability of a bin", fontsize=9)
+    figure.supylabel("share in which it came true", fontsize=9)
+    return figure
+
+
 def funnel(data: StudyData, plt: Any) -> Any:
     """Trajectories that reach each step of the diagnostic lane."""
     counts = summary.funnel(data.trajectories)
@@ -408,6 +456,7 @@ FIGURES: dict[str, Callable[[StudyData, Any], Any]] = {
     "pass_counts": pass_counts,
     "lanes": lanes,
     "reference_metrics": reference_metrics,
+    "reliability": reliability,
     "funnel": funnel,
 }
 

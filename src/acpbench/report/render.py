@@ -24,12 +24,13 @@ from acpbench.report.collect import (
     collect,
     load_study,
     over_control,
+    per_fold,
     primary,
 )
 from acpbench.report.markdown import to_html
 from acpbench.report.timeline import seconds
 from acpbench.report.trajectory_page import page_context
-from acpbench.report.untrusted import clean, short
+from acpbench.report.untrusted import clean, mapping, number, short
 
 TEMPLATES = Path(__file__).parent / "templates"
 SCORING_DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "scoring.md"
@@ -159,6 +160,10 @@ def _references(data: StudyData) -> list[dict[str, Any]]:
                 "control": entry.encoder == data.study.control_encoder,
                 **primary(entry),
                 "over_control": over_control(entry),
+                "folds_alone": per_fold(entry),
+                "calibration": {
+                    name: number(mapping(entry.metrics.get("metrics")).get(name)) for name in ("brier", "ECE")
+                },
             }
             for entry in data.references
             if entry.task == task
@@ -191,6 +196,7 @@ def _alts(data: StudyData) -> dict[str, str]:
         "pass_counts": f"Trajectories at or above 0.70, 0.75, 0.80 of {groups}; counts in the table.",
         "lanes": f"Three lanes on separate scales for {groups}; values in the table.",
         "reference_metrics": "Primary metric with 95 % interval by task and encoder; values in the table.",
+        "reliability": "Share of patients in which a predicted probability came true, by task and encoder.",
         "funnel": "Trajectories that reach each step of the diagnostic lane; counts in the table.",
     }
 

@@ -8,7 +8,16 @@ from typing import Any
 
 from acpbench.core.files import spreadsheet_safe, write_csv
 from acpbench.report import summary
-from acpbench.report.collect import STAGES, STATUSES, StudyData, Trajectory, judge_name, over_control, primary
+from acpbench.report.collect import (
+    STAGES,
+    STATUSES,
+    StudyData,
+    Trajectory,
+    judge_name,
+    over_control,
+    per_fold,
+    primary,
+)
 from acpbench.report.untrusted import clean, listing, mapping, number, short
 
 Row = dict[str, Any]
@@ -258,6 +267,21 @@ def reference_rows(data: StudyData) -> Iterator[Row]:
             }
 
 
+def folds_rows(data: StudyData) -> Iterator[Row]:
+    """One row a task, encoder and fold of the reference: the primary metric in that fold alone."""
+    for entry in data.references:
+        for row in per_fold(entry):
+            yield {
+                "task": entry.task,
+                "encoder": entry.encoder,
+                "metric": primary(entry)["metric"],
+                "fold": _whole(row["fold"]),
+                "n": _whole(row["n"]),
+                "value": row["value"],
+                "null_reason": row["reason"] if row["value"] is None else "",
+            }
+
+
 def _over_control_columns(above: dict[str, Any]) -> Row:
     low, high = above.get("interval") or (None, None)
     return {
@@ -411,6 +435,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
         "over_control_p",
         "null_reason",
     ),
+    "folds": ("task", "encoder", "metric", "fold", "n", "value", "null_reason"),
     "exclusions": ("cohort", "slide_id", "patient_id", "stage", "reason", "detail"),
     "checkpoints": (
         "checkpoint",
@@ -439,6 +464,7 @@ def all_rows(data: StudyData) -> dict[str, Iterator[Row]]:
         "r6": component_rows(data, "r6.json", summary.R6_PARTS, "flag"),
         "reflection": reflection_rows(data),
         "reference": reference_rows(data),
+        "folds": folds_rows(data),
         "exclusions": exclusions_rows(data),
         "checkpoints": checkpoints_rows(data),
     }
