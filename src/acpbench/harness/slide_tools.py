@@ -137,15 +137,18 @@ def _grid_key(grid: TilerSettings) -> str:
 
 
 def _coords_path(context: RunContext, grid: TilerSettings, slide_id: str) -> tuple[Any, str, bool]:
-    """Coordinates file of a slide for a grid, its key, and whether it had to be made."""
+    """Coordinates file of a slide for a grid, its key, and whether it has to be made.
+
+    A slide that an earlier run could not read is tried again: a disk recovers.
+    """
+    from acpbench.slides.coords import read_coords
+
     if grid == context.tiler:
         return context.slides_dir / slide_id / "coords.h5", f"store:reference-tiles/{slide_id}", False
     relative = f"tiles/{_grid_key(grid)}/{slide_id}.h5"
-    return (
-        context.store_dir / relative,
-        f"store:runs/{relative}",
-        not (context.store_dir / relative).is_file(),
-    )
+    path = context.store_dir / relative
+    missing = not path.is_file() or read_coords(path).status == "unreadable"
+    return path, f"store:runs/{relative}", missing
 
 
 def _make_coords(context: RunContext, grid: TilerSettings, row: dict[str, str]) -> tuple[Any, str, bool]:
@@ -200,24 +203,24 @@ def tile_slides(context: RunContext, args: TileSlides) -> ToolOutcome:
 
 def extract_features(context: RunContext, args: ExtractFeatures) -> ToolOutcome:
     """Embed every usable slide. Features of the reference grid and encoder exist and are served."""
-    from acpbench.features.encoders import load_encoder
+    from acpbench.features.encoders import DeferredEncoder
     from acpbench.features.extract import extract_slide
 
     spec = find_encoder(load_registry(context.encoders_config), args.encoder)
     grid = _grid(args)
-    rows, stored, made, encoder = [], [], 0, None
+    encoder = DeferredEncoder(spec, offline=context.offline)
+    rows, stored, made = [], [], 0
     for row in track(context.slide_rows(), label="extracting features"):
         slide_id = row["slide_id"]
         if grid == context.tiler and is_complete(context.features_dir / args.encoder / f"{slide_id}.h5"):
             key = f"store:reference/{args.encoder}/{slide_id}.h5"
         else:
             key = f"store:runs/features/{args.encoder}/{_grid_key(grid)}/{slide_id}.h5"
-        path = context.stored(key)
-        if not is_complete(path):
-            made += 1
             coords, _, _ = _make_coords(context, grid, row)
-            encoder = encoder or load_encoder(spec, offline=context.offline)
-            extract_slide(context.slides_base / row["path"], coords, encoder, path)
+            # Kept features serve only where slide, tiles and weights are still the same.
+            done = extract_slide(context.slides_base / row["path"], coords, encoder, context.stored(key))
+            made += done["cache"] == "miss"
+        path = context.stored(key)
         sidecar = read_json(sidecar_path(path))
         stored.append({"path": key, "sha256": sidecar["sha256"], "size": path.stat().st_size})
         if sidecar["n_tiles"]:
