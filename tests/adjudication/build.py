@@ -13,6 +13,7 @@ from acpbench.core.files import sha256_bytes, sha256_file, write_csv, write_json
 from acpbench.mil.metrics import score_predictions
 from acpbench.tasks.models import Task
 from acpbench.trajectory.record import iso_time, write_manifest
+from tests.times import set_times
 
 T0 = 1_760_000_000.0
 CLASSES = ["low", "high"]
@@ -438,7 +439,7 @@ class Record:
 
         for path in self.mtimes:
             os.utime(self.workspace / path, (self.mtimes[path], self.mtimes[path]))
-        write_manifest(self.workspace, self.run_dir / "manifest.csv")
+        write_manifest(self.workspace, self.run_dir / "manifest.csv", set_times(self.workspace))
         write_jsonl(self.run_dir / "tools.jsonl", self.tool_rows)
         write_json(self.run_dir / "trajectory.json", {"schema_version": "ATIF-v1.4", "steps": self.stream})
         write_json(

@@ -492,7 +492,13 @@ def escape(stream: Stream) -> None:
     Path("outputs/closed/inner.txt").write_text("x")
     Path("outputs/closed/inner.txt").chmod(0)
     Path("outputs/closed").chmod(0)
-    tried("labels", lambda: sum(1 for path in Path("/").rglob("labels.csv")))
+    # As if it had been written before anything else.
+    Path("plan").mkdir(exist_ok=True)
+    Path("plan/late.md").write_text("I had planned all of this.")
+    os.utime("plan/late.md", (time.time() - 1.0, time.time() - 1.0))
+    Path("outputs/later.md").write_text("x")
+    os.utime("outputs/later.md", (time.time() + 1.0, time.time() + 1.0))
+    tried("labels", lambda: sum(1 for path in Path("../..").resolve().rglob("labels.csv")))
 
 
 def survey() -> None:

@@ -17,7 +17,7 @@ import pytest
 from acpbench.core.errors import InputError
 from acpbench.core.files import read_jsonl, walk_files
 from acpbench.harness import launch, preflight, tool_gate
-from acpbench.trajectory.record import load_run
+from acpbench.trajectory.record import load_manifest, load_run, parse_time
 from tests.harness.agents import FAMILIES, KEY, KEY_VARIABLE, collect, group, install, run_dir
 from tests.harness.build import REPOSITORY, Side
 
@@ -232,6 +232,11 @@ def test_an_agent_that_reaches_out_gains_nothing(side: Side, programs: Path) -> 
     (row,) = [line for line in manifest.splitlines() if "sparse" in line]
     assert row.startswith(f"outputs/sparse.bin,{5 * 1024**3},too-large,")
     assert "outputs/closed/inner.txt,1," in manifest
+    # A time that was set by hand is not when the file was written.
+    listed = load_manifest(run_dir(side))
+    called = parse_time(rows[0]["t"])
+    assert listed["plan/late.md"].mtime > called
+    assert abs(listed["plan/late.md"].mtime - listed["outputs/sparse.bin"].mtime) < 0.5
 
 
 def test_a_missing_key_or_harness_is_named_before_an_attempt_is_begun(

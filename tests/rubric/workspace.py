@@ -31,6 +31,7 @@ import yaml
 from acpbench.tasks.models import Task
 from acpbench.trajectory.atif import AtifBuilder
 from acpbench.trajectory.record import iso_time, write_manifest
+from tests.times import set_times
 
 T0 = 1_750_000_000.0
 END = 1_000.0
@@ -217,7 +218,7 @@ class RunBuilder:
         for function, arguments, at in sorted(self.stream, key=lambda item: item[2]):
             atif.call(function, arguments, "", iso_time(T0 + at))
         (self.run_dir / "trajectory.json").write_text(json.dumps(atif.document()))
-        write_manifest(self.workspace, self.run_dir / "manifest.csv")
+        write_manifest(self.workspace, self.run_dir / "manifest.csv", set_times(self.workspace))
         record = {
             "schema": "acp-run/0.1",
             "trajectory_id": f"g/{self.task.task_id}/1",

@@ -12,6 +12,7 @@ from typing import Any
 
 from acpbench.core.files import sha256_file, write_csv, write_json, write_jsonl
 from acpbench.trajectory.record import iso_time, write_manifest
+from tests.times import set_times
 
 START = 1_700_000_000.0
 END = START + 3600
@@ -199,7 +200,7 @@ class Record:
             if path.is_file():
                 when = self.mtimes.get(path.relative_to(workspace).as_posix(), START + 600)
                 os.utime(path, (when, when))
-        write_manifest(workspace, self.run_dir / "manifest.csv")
+        write_manifest(workspace, self.run_dir / "manifest.csv", set_times(workspace))
         self._write_logs(workspace)
         write_json(self.run_dir / "run.json", self._run_json())
         columns = ["slide_id", "patient_id", "fold", "split", "label", "time", "event"]

@@ -24,6 +24,7 @@ from acpbench.trajectory.record import (
     Harness,
     Isolation,
     RunRecord,
+    changed_times,
     iso_time,
     split_id,
     write_manifest,
@@ -48,6 +49,7 @@ def conclude(run: Collection, ending: Ending, status: Status | None) -> RunRecor
     attempt, evidence = run.attempt, run.evidence
     edited = run.witness.settle()
     run.notes += [edited] if edited else []
+    changed = changed_times(run.workspace)
     run.notes += make_safe(run.workspace, attempt, run.scrubber)
     if ending.disk_full or ending.lost_output:
         evidence.own_bytes = allocated(run.workspace) + allocated(run.home)
@@ -62,7 +64,7 @@ def conclude(run: Collection, ending: Ending, status: Status | None) -> RunRecor
     if isinstance(run.group, ScriptedGroup):
         typed.model = f"policy:{run.group.policy}"
     write_json(attempt / "trajectory.json", to_atif(typed, session_id=run.identity))
-    write_manifest(run.workspace, attempt / "manifest.csv")
+    write_manifest(run.workspace, attempt / "manifest.csv", changed)
     record = run_record(run, ending, status, typed)
     if run.run_dir.exists():
         shutil.rmtree(run.run_dir)

@@ -178,7 +178,8 @@ def require_same_split(
 
 
 class ManifestRow(NamedTuple):
-    """One workspace file as the agent left it. ``mtime`` is Unix seconds."""
+    """One workspace file as the agent left it. ``mtime`` is when it was last changed (see
+    :func:`changed_times`), Unix seconds."""
 
     size: int
     sha256: str
@@ -218,8 +219,30 @@ MAX_HASHED_BYTES = 1024**3
 UNHASHED = "too-large"
 
 
-def write_manifest(workspace: Path, target: Path) -> list[dict[str, Any]]:
+def changed_times(workspace: Path) -> dict[str, float]:
+    """Workspace path → when the file was last changed, Unix seconds.
+
+    The later of its modification time, which anyone may set, and its change time, which only the kernel sets:
+    a file that was moved or copied into the workspace was changed then.
+    """
+    if workspace.is_symlink() or not workspace.is_dir():
+        return {}
+    return {relative: _changed(path.stat()) for relative, path in walk_files(workspace)}
+
+
+def _changed(status: os.stat_result) -> float:
+    return max(status.st_mtime, status.st_ctime)
+
+
+def write_manifest(
+    workspace: Path, target: Path, changed: Mapping[str, float] | None = None
+) -> list[dict[str, Any]]:
     """List every regular file of ``workspace`` (links are not followed) into ``manifest.csv``.
+
+    Args:
+        workspace: what the agent left.
+        target: the table.
+        changed: times taken by :func:`changed_times` before anything else touched the files.
 
     A file over :data:`MAX_HASHED_BYTES` is not hashed, whatever of it lies on the disk (it may be all hole).
     """
@@ -231,7 +254,7 @@ def write_manifest(workspace: Path, target: Path) -> list[dict[str, Any]]:
                 "path": relative,
                 "size": status.st_size,
                 "sha256": sha256_file(path) if status.st_size <= MAX_HASHED_BYTES else UNHASHED,
-                "mtime": iso_time(status.st_mtime),
+                "mtime": iso_time((changed or {}).get(relative, _changed(status))),
             }
         )
     write_csv(target, MANIFEST_COLUMNS, rows)
