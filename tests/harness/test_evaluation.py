@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from acpbench.core.files import read_jsonl, sha256_file
+from acpbench.core.files import read_jsonl, sha256_file, write_csv
 from acpbench.harness.registry import call_tool
 from tests.harness.build import Side, write_predictions
 
@@ -90,6 +90,16 @@ def test_labels_come_from_the_evaluator_not_from_the_table(side: Side) -> None:
     answer = call_tool(context, "evaluate_test", {"predictions": PREDICTIONS})
     assert answer["result"]["metrics"]["AUROC"] == 0.0
     assert answer["result"]["n"] == 6
+
+
+def test_the_label_of_a_patient_comes_from_a_slide_that_has_one(side: Side) -> None:
+    context = side.context()
+    second = [row | {"slide_id": f"{row['slide_id']}b", "label": ""} for row in side.rows]
+    write_csv(side.labels, list(side.rows[0]), side.rows + second)
+    write_predictions(context, PREDICTIONS, perfect(side, "test"), side)
+    answer = call_tool(context, "evaluate_test", {"predictions": PREDICTIONS})
+    assert answer["error"] is None
+    assert (answer["result"]["metrics"]["AUROC"], answer["result"]["n"]) == (1.0, 6)
 
 
 @pytest.mark.parametrize("split", ["validation", "train"])

@@ -216,6 +216,15 @@ def test_c_index_of_a_textbook_table_and_its_mirror_image():
     assert mirrored["c_index"] == pytest.approx(1 / 8)  # never turned round to look better
 
 
+def test_tiny_risks_are_ranked_and_equal_ones_tie():
+    times, events, risk = [2, 4, 6, 8, 10], [1, 1, 0, 1, 1], [8, 5, 4, 6, 1]
+    for scale in (1e-12, 1e-9, 1e6):
+        rows = survival(times, events, [value * scale for value in risk])
+        assert score_predictions("survival", [], rows)["metrics"]["c_index"] == pytest.approx(7 / 8), scale
+    flat = survival(times, events, [1e-9] * 5)
+    assert score_predictions("survival", [], flat)["metrics"]["c_index"] == 0.5
+
+
 def test_multiclass_classes_have_their_own_auroc():
     rows = [
         {"y_true": t, "y_pred": max(zip(p, "abc"))[1], "prob_a": p[0], "prob_b": p[1], "prob_c": p[2]}

@@ -269,7 +269,12 @@ def _scores(folder: Path, group: str, task: str, metric: str, crash: bool) -> No
                 "candidates": [
                     {"path": "outputs/round_1/predictions.csv", "status": "selected", "reason": ""}
                 ],
-                "levels": {"test": {"n": 12, metric: value}, "validation": {"n": 12, metric: value}},
+                "n_patients": 11,
+                "n_expected": 12,
+                "levels": {
+                    "test": {"n": 13, "n_patients": 11, "n_expected": 12, metric: value},
+                    "validation": {"n": 12, "n_patients": 12, "n_expected": 12, metric: value},
+                },
                 "headline_split": "test",
                 "accuracy": 0.75,
                 "balanced_accuracy": 0.7,

@@ -250,6 +250,9 @@ def test_tables_parse_and_agree(built):
         ("0", "24", "0.79", ""),
         ("1", "24", "", "only class low in this fold"),
     ]
+    predicted = {(row["n"], row["n_expected"]) for row in table(folder, "diagnostic")}
+    assert predicted == {("11", "12"), ("", "")}
+    assert "test, n 11 of 12, 1 of 1" in " ".join(Page(folder / "index.html").words.split())
     lanes = {row["lane"] for row in table(folder, "lanes")}
     assert lanes == {"automation", "diagnostic", "clinical workflow"}
 

@@ -43,7 +43,14 @@ def test_headline_is_the_test_set(record, view_of) -> None:
         "n_probability": 8,
     }
     assert found["levels"]["test"]["n_expected"] == 8
+    assert (found["n_patients"], found["n_expected"]) == (8, 8)
     assert set(found["rounds"]) == {"0", "1"}
+
+
+def test_patients_that_were_left_out_are_counted(record, view_of) -> None:
+    rows = [row for row in prediction_rows() if row["case_id"] not in ("p17", "p18")]
+    found = result(view_of(with_table(record, rows)))
+    assert (found["n"], found["n_patients"], found["n_expected"]) == (6, 6, 8)
 
 
 def test_validation_stands_in_when_there_is_no_test(record, view_of) -> None:
@@ -147,4 +154,4 @@ def test_labels_of_a_patient_come_from_a_slide_that_has_one() -> None:
             {"slide_id": "a2", "patient_id": "a", "fold": "0", "label": "high"},
         ]
     )
-    assert labels.find("a").label == "high" and labels.split_of("a") == "test"
+    assert labels.find("a")[0].label == "high" and labels.split_of("a") == "test"

@@ -190,6 +190,34 @@ class TestNormalisation:
         rows, duplicates = self.rows(pleomorphism, ["case_id", "y_pred"], ("p17", "high"), ("p17", "low"))
         assert [row.y_pred for row in rows] == ["high"] and duplicates == 1
 
+    def test_no_spelling_of_a_case_makes_it_two(self, pleomorphism) -> None:
+        """One slide under three names, and its patient; slides that nobody knows stand for the patient."""
+        spelled = ("s17", "s17.svs", "slides/s17.tif", "s17_again", "s17_once_more")
+        rows, duplicates = self.rows(
+            pleomorphism,
+            ["slide_id", "patient_id", "y_pred"],
+            *((name, "p17", "high") for name in spelled),
+            ("", "p17", "low"),
+            ("s18", "p18", "low"),
+        )
+        assert [(row.slide_id, row.patient_id) for row in rows] == [("s17", "p17"), ("s18", "p18")]
+        assert duplicates == 5
+        rows, duplicates = self.rows(
+            pleomorphism, ["slide_id", "patient_id", "y_pred"], ("x", "p17", "high"), ("s17", "p17", "low")
+        )
+        assert [row.y_pred for row in rows] == ["high"] and duplicates == 1
+
+    def test_two_slides_of_a_patient_are_two_cases(self, pleomorphism) -> None:
+        reference = reference_labels(
+            {"slide_id": slide, "patient_id": "p1", "label": "low", "split": "test"} for slide in "ab"
+        )
+        columns = ["slide_id", "y_pred"]
+        table = [{"slide_id": name, "y_pred": "low"} for name in ("a", "b", "a.svs")]
+        rows, duplicates = normalise(
+            table, map_columns(columns, pleomorphism), pleomorphism, reference, "heldout"
+        )
+        assert [row.slide_id for row in rows] == ["a", "b"] and duplicates == 1
+
     def test_a_label_is_derived_from_full_probabilities_only(self, pleomorphism) -> None:
         rows, _ = self.rows(
             pleomorphism, ["case_id", "prob_high"], ("p17", "0.7"), ("p18", "0.2"), ("p19", "")
@@ -215,6 +243,27 @@ class TestNormalisation:
 def test_probability_columns(columns, mapped, reason, pleomorphism) -> None:
     found = map_columns(["case_id", "y_pred", *columns], pleomorphism)
     assert (found.probabilities, found.probability_reason) == (mapped, reason)
+
+
+def test_a_risk_is_called_a_risk(repository) -> None:
+    """A prediction of a survival endpoint may be a time as well, which has the other sign."""
+    from acpbench.tasks.catalogue import load_task
+
+    task = load_task(repository / "tasks" / "demo" / "demo_survival.yaml")
+    for column in ("prediction", "y_pred", "predicted_value"):
+        mapped = map_columns(["patient_id", column], task)
+        assert mapped.risk is None and not mapped.paired("survival") and mapped.predicts, column
+    for column in ("risk", "Risk Score", "predicted_risk", "log_hazard"):
+        assert map_columns(["patient_id", column], task).risk == column
+
+
+def test_predictions_are_found_behind_thousands_of_other_files(record, view_of) -> None:
+    record.files |= {f"analysis/tile_{number:04d}.json": {"x": number} for number in range(450)}
+    found = reasons(view_of(record))
+    assert [path for path, reason in found.items() if reason is None] == [
+        "outputs/round_0/predictions.csv",
+        "reflection/round_1/predictions.csv",
+    ]
 
 
 def test_split_names() -> None:

@@ -25,7 +25,11 @@ def reference_rows(context: RunContext, predictions: str, split: str) -> list[di
     Raises:
         InputError: no ``case_id`` column, a repeated case, or no row of that split.
     """
-    truth = {row["patient_id"]: row for row in read_csv(context.labels)}
+    truth: dict[str, dict[str, str]] = {}
+    for row in read_csv(context.labels):
+        # Of a patient's slides, the first that carries a label speaks for the patient.
+        if not (known := truth.get(row["patient_id"])) or not (known["label"] or known["time"]):
+            truth[row["patient_id"]] = row
     rows, seen = [], set()
     table = read_csv(context.read_path(predictions))
     if not table or "case_id" not in table[0]:

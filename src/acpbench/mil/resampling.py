@@ -193,7 +193,9 @@ def survival_metrics(
     same_time_censored = (time[None, :] == time[:, None]) & ~event[None, :]
     comparable = (event[:, None] & (later | same_time_censored)).astype(np.float64)
     gap = risk[:, None] - risk[None, :]
-    right = np.where(np.abs(gap) <= 1e-8, 0.5, (gap > 0).astype(np.float64)) * comparable
+    # As torchsurv counts ties, but risks that are all tiny are no ties for it.
+    tie = 1e-8 * min(1.0, float(np.ptp(risk)))
+    right = np.where(np.abs(gap) <= tie, 0.5, (gap > 0).astype(np.float64)) * comparable
     n_right, n_pairs = counts @ right.T, counts @ comparable.T  # (R, N): of each row, weighted by the others
     weight = _censoring_weight(time, event, counts) ** 2
     return {

@@ -143,20 +143,33 @@ def coverage(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
 
 
 def diagnostic_value(trajectory: Trajectory) -> dict[str, Any]:
-    """The diagnostic lane's primary metric of one trajectory with its n, split, interval or reason."""
+    """The diagnostic lane's primary metric of one trajectory with its patients, split, interval or reason.
+
+    ``n_text`` says of how many patients when some of the split were not predicted.
+    """
     content = trajectory.score("diagnostic.json")
     split = content.get("headline_split")
     split = short(split, 20) if isinstance(split, str) else None
     metric = content.get("primary_metric")
     interval = [number(bound) for bound in listing(content.get("primary_interval"))]
+    n, expected = number(content.get("n_patients")), number(content.get("n_expected"))
     return {
         "metric": short(metric, 40) if isinstance(metric, str) else None,
         "value": number(content.get("primary_value")),
         "interval": interval if len(interval) == 2 and None not in interval else None,
         "split": split,
-        "n": number(mapping(mapping(content.get("levels")).get(split)).get("n")),
+        "n": n,
+        "n_expected": expected,
+        "n_text": of_expected(n, expected),
         "reason": trajectory.why_null("diagnostic.json"),
     }
+
+
+def of_expected(n: float | None, expected: float | None) -> str | None:
+    """``8``, or ``5 of 8`` where fewer than expected were predicted; None where nothing is stated."""
+    if n is None:
+        return None
+    return f"{n:.0f}" if expected is None or n >= expected else f"{n:.0f} of {expected:.0f}"
 
 
 def funnel(trajectories: Sequence[Trajectory]) -> dict[str, int]:

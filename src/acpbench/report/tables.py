@@ -154,11 +154,14 @@ def diagnostic_cell(members: list[Trajectory]) -> dict[str, Any]:
     metric = next((value["metric"] for value in values if value["value"] is not None), None)
     metric = metric or next((value["metric"] for value in values if value["metric"]), None)
     kept = [value["value"] if value["metric"] == metric else None for value in values]
-    counts = sorted({int(value["n"]) for value, keep in zip(values, kept) if keep is not None and value["n"]})
+    counted = [value for value, keep in zip(values, kept) if keep is not None and value["n"]]
+    counts = sorted({int(value["n"]) for value in counted})
+    expected = max((value["n_expected"] or 0 for value in counted), default=0)
     return {
         "metric": metric,
         "mean": summary.mean_of(kept, [value["reason"] for value in values]),
         "patients": "–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+        + (f" of {expected:.0f}" if counts[0] < expected else "")
         if counts
         else None,
         "splits": sorted(
@@ -195,6 +198,7 @@ def diagnostic_rows(data: StudyData) -> Iterator[Row]:
             },
             "headline_split": value["split"],
             "n": _whole(value["n"]),
+            "n_expected": _whole(value["n_expected"]),
             **{name: number(content.get(name)) for name in ("accuracy", "balanced_accuracy", "macro_f1")},
             "primary_metric": value["metric"],
             "primary_value": value["value"],
@@ -377,6 +381,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
         "n_probability",
         "headline_split",
         "n",
+        "n_expected",
         "accuracy",
         "balanced_accuracy",
         "macro_f1",

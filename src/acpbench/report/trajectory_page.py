@@ -185,12 +185,12 @@ def _diagnostic(trajectory: Trajectory) -> dict[str, Any]:
         levels.append(
             {
                 "split": short(split, 20),
-                "n": number(values.get("n")),
+                "n": number(values.get("n_patients")),
                 "expected": number(values.get("n_expected")),
                 "metrics": [
                     (short(name, 40), number(value))
                     for name, value in flat.items()
-                    if name not in ("n", "n_expected", "n_events")
+                    if name not in ("n", "n_patients", "n_expected", "n_events")
                     and (value is None or number(value) is not None)
                 ],
             }

@@ -125,9 +125,8 @@ def map_columns(columns: Sequence[str], task: Task) -> ColumnMap:
         return next((by_key[name] for name in names if name in by_key), None)
 
     survival = task.output_type == "survival"
-    y_pred, risk = first(_PRED), None
-    if survival:
-        risk, y_pred = first(_RISK) or y_pred, None
+    # What a survival model predicts may be a risk or a time, which have opposite signs: a risk is named so.
+    y_pred, risk = first(_PRED), first(_RISK) if survival else None
     probabilities, reason = (
         ({}, f"a {task.output_type} task has no class probabilities")
         if not task.classes

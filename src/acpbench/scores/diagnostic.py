@@ -51,6 +51,7 @@ def evaluate(rows: Sequence[Row], task: Task, *, n_expected: int | None = None) 
     table = metric_rows(rows, task)
     level: dict[str, Any] = {
         "n": len(table),
+        "n_patients": len({row["patient_id"] for row in table}),
         "n_expected": n_expected,
         "n_events": None,
         "n_per_class": {},
@@ -183,6 +184,8 @@ def diagnostic_result(
         ],
         "headline_split": headline,
         "n": overall["n"],
+        "n_patients": overall["n_patients"],
+        "n_expected": overall["n_expected"],
         "accuracy": metrics.get("accuracy"),
         "balanced_accuracy": metrics.get("balanced_accuracy"),
         "macro_f1": metrics.get("macro_F1"),

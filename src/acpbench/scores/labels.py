@@ -35,18 +35,19 @@ class ReferenceLabels:
     def __bool__(self) -> bool:
         return bool(self.by_patient or self.by_slide)
 
-    def find(self, *identifiers: str) -> ReferenceRow | None:
-        """The first row that one of the identifiers names, exactly or without a slide file's suffix."""
+    def find(self, *identifiers: str) -> tuple[ReferenceRow | None, bool]:
+        """The first row that one of the identifiers names, exactly or without a slide file's suffix, and
+        whether it was named as a slide (else as a patient)."""
         for identifier in identifiers:
             name = identifier.strip()
             for candidate in (name, name.rsplit("/", 1)[-1]):
                 lower = candidate.casefold()
                 stem = next((candidate[: -len(s)] for s in _SLIDE_SUFFIXES if lower.endswith(s)), candidate)
                 for text in dict.fromkeys((candidate, stem)):
-                    row = self.by_slide.get(text) or self.by_patient.get(text)
-                    if text and row is not None:
-                        return row
-        return None
+                    for table, is_slide in ((self.by_slide, True), (self.by_patient, False)):
+                        if text and text in table:
+                            return table[text], is_slide
+        return None, False
 
     def split_of(self, patient_id: str) -> str:
         """``train``, ``validation``, ``test`` or ``""`` for a patient."""

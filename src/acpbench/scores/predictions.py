@@ -19,7 +19,6 @@ from acpbench.scores.labels import ReferenceLabels, ReferenceRow
 from acpbench.scores.tables import TABLE_SUFFIXES, Table, read_table
 from acpbench.tasks.models import Task
 
-MAX_FILES_LISTED = 20_000
 MAX_TABLES_READ = 400
 _SKIPPED_FOLDERS = ("data/", "skills/", "schemas/", "memory/")
 _NAMED_LIKE_PREDICTIONS = re.compile(r"pred|inference|infer_|scores?_test|test_results", re.IGNORECASE)
@@ -89,24 +88,25 @@ def round_of(path: str) -> int | None:
 def find_candidates(
     workspace: Path, task: Task, labels: ReferenceLabels, *, label_access: str
 ) -> list[Candidate]:
-    """Every table in the workspace that predicts, in path order, each with its rows or its reason."""
+    """Every table in the workspace that predicts, in path order, each with its rows or its reason.
+
+    Of very many tables those are read first whose name says that they predict.
+    """
+    tables = [
+        (not _NAMED_LIKE_PREDICTIONS.search(path.name), relative, path)
+        for relative, path in walk_files(workspace)
+        if relative.casefold().endswith(TABLE_SUFFIXES) and not relative.startswith(_SKIPPED_FOLDERS)
+    ]
     found = []
-    tables_read = 0
-    for count, (relative, path) in enumerate(walk_files(workspace)):
-        if count >= MAX_FILES_LISTED:
-            break
-        if not relative.casefold().endswith(TABLE_SUFFIXES) or relative.startswith(_SKIPPED_FOLDERS):
-            continue
-        named = bool(_NAMED_LIKE_PREDICTIONS.search(path.name))
-        if tables_read >= MAX_TABLES_READ:
-            if named:
+    for place, (unnamed, relative, path) in enumerate(sorted(tables)):
+        if place >= MAX_TABLES_READ:
+            if not unnamed:
                 found.append(Candidate(relative, "too_large", "too many tables in the workspace"))
             continue
-        tables_read += 1
-        candidate = _candidate(relative, read_table(path), named, task, labels, label_access)
+        candidate = _candidate(relative, read_table(path), not unnamed, task, labels, label_access)
         if candidate is not None:
             found.append(candidate)
-    return found
+    return sorted(found, key=lambda candidate: candidate.path)
 
 
 def _candidate(
@@ -125,7 +125,11 @@ def _candidate(
     if not table.rows:
         return Candidate(relative, "empty", "a header without rows", round_id, columns)
     if not columns.paired(task.output_type):
-        detail = "no prediction column" if not columns.predicts else "neither a label nor an id column"
+        detail = "neither a label nor an id column"
+        if task.output_type == "survival" and columns.risk is None:
+            detail = "no column is named as a risk (a prediction may be a time, with the other sign)"
+        elif not columns.predicts:
+            detail = "no prediction column"
         return Candidate(relative, "no_paired_columns", detail, round_id, columns)
     candidate = Candidate(relative, None, "", round_id, columns, n_source_rows=len(table.rows))
     candidate.rows, candidate.n_duplicates = normalise(table.rows, columns, task, labels, label_access)
@@ -139,17 +143,26 @@ def normalise(
     labels: ReferenceLabels,
     label_access: str,
 ) -> tuple[list[Row], int]:
-    """Rows in one form, and how many repeats of a case within a split were left out (the first counts)."""
+    """Rows in one form, and how many repeats of a case within a split were left out (the first counts).
+
+    A case is the slide, or the patient, of the reference that a row joins, however its identifiers are
+    spelled: no case counts twice because it has two names. A row of a whole patient and one of a slide of
+    that patient are repeats of each other.
+    """
     normalised: list[Row] = []
-    seen: set[tuple[str, str, str]] = set()
+    cases: set[tuple[str, ...]] = set()  # (split, patient), (split, patient, slide)
+    whole: set[tuple[str, str]] = set()  # (split, patient) with a row of the whole patient
     duplicates = 0
     for source in rows:
-        row = _normalise_row(source, columns, task, labels, label_access)
-        identity = (row.slide_id, row.patient_id, row.split)
-        if (row.slide_id or row.patient_id) and identity in seen:
+        row, slide = _normalise_row(source, columns, task, labels, label_access)
+        patient = (row.split, row.patient_id)
+        case = (*patient, slide) if slide else patient
+        if any(case[1:]) and (case in cases or patient in whole):
             duplicates += 1
             continue
-        seen.add(identity)
+        cases |= {case, patient}
+        if not slide:
+            whole.add(patient)
         normalised.append(row)
     return normalised, duplicates
 
@@ -160,12 +173,14 @@ def _normalise_row(
     task: Task,
     labels: ReferenceLabels,
     label_access: str,
-) -> Row:
+) -> tuple[Row, str]:
+    """The row, and the slide it speaks of (empty: a whole patient)."""
+
     def get(column: str | None) -> str:
         return source.get(column, "") if column else ""
 
     slide, patient, other = get(columns.slide), get(columns.patient), get(columns.any_id)
-    reference = labels.find(*filter(None, (slide, patient, other)))
+    reference, by_slide = labels.find(*filter(None, (slide, patient, other)))
     split_agent = canonical_split(get(columns.split))
     split = split_agent
     if reference is not None and reference.split and (label_access == "heldout" or not split):
@@ -189,7 +204,9 @@ def _normalise_row(
         _finish_continuous(row, reference)
     else:
         _finish_classes(row, task, reference)
-    return row
+    if reference is None:
+        return row, slide
+    return row, reference.slide_id if by_slide else ""
 
 
 def _finish_survival(row: Row, time: str, event: str, reference: ReferenceRow | None) -> None:
