@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -284,6 +285,58 @@ def test_output_beyond_its_limit_is_counted_not_kept(tmp_path: Path) -> None:
     copy.join()
     assert (tmp_path / "out").read_bytes() == b"123456789\n"
     assert copy.dropped == 20
+
+
+def test_what_came_last_is_kept_however_slowly_it_is_read(tmp_path: Path) -> None:
+    class Slow(Meter):
+        def feed(self, row: dict[str, Any]) -> None:
+            time.sleep(3.5 if "first" in row else 0)
+            super().feed(row)
+
+    program = """
+print('{"first": 1}', flush=True)
+for number in range(300):
+    print('{"more": %d}' % number)
+print('{"last": 1}')
+"""
+    ending = run(tmp_path, program, meter=Slow())
+    lines = (tmp_path / "attempt" / "stream.jsonl").read_text().splitlines()
+    assert (lines[0], lines[-1], len(lines)) == ('{"first": 1}', '{"last": 1}', 302)
+    assert not ending.lost_output and ending.notes == []
+
+
+def test_a_pipe_that_someone_keeps_writing_to_ends_nevertheless(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    copy = Recorder(read, tmp_path / "out", scrubber=Scrubber())
+    copy.start()
+    stop = threading.Event()
+
+    def babble() -> None:
+        with contextlib.suppress(BrokenPipeError):  # nobody reads any more
+            while not stop.is_set():
+                os.write(write, b"x" * 1000 + b"\n")
+
+    writer = threading.Thread(target=babble)
+    writer.start()
+    time.sleep(0.3)
+    copy.halt()
+    copy.join(20)
+    assert not copy.is_alive()
+    stop.set()
+    writer.join(5)
+    os.close(write)
+
+
+def test_a_recording_that_does_not_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "RECORDING_END_S", 0.3)
+
+    class Stuck(Meter):
+        def feed(self, row: dict[str, Any]) -> None:
+            time.sleep(6)
+
+    ending = run(tmp_path, "print('{}', flush=True)", meter=Stuck())
+    assert ending.lost_output
+    assert ending.notes == ["stream.jsonl: recording did not end within 0.3 s"]
 
 
 # -- counting --

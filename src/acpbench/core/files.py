@@ -38,7 +38,9 @@ def atomic_path(target: str | os.PathLike[str]) -> Iterator[Path]:
     if target.is_dir():
         raise InputError("is a folder, where a file is to be written", file=target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp{target.suffix}")
+    # No longer than a name may be, however long the target's is; writers tell the format by the suffix.
+    suffix = target.suffix if len(target.suffix) <= 16 else ""
+    temporary = target.with_name(f".{target.name[:40]}.{os.getpid()}.{secrets.token_hex(4)}.tmp{suffix}")
     try:
         yield temporary
         with open(temporary, "rb") as handle:

@@ -97,8 +97,8 @@ def make_safe(workspace: Path, attempt: Path, scrubber: Scrubber) -> list[str]:
     found = scrubber.clean_tree(workspace)
     for name in ("tools.jsonl", "receipts.jsonl"):
         path = attempt / name
-        found += [name] if path.is_file() and scrubber.clean_file(path) else []
-    notes += [f"a secret was taken out of {relative}" for relative in found[:50]]
+        found += [f"a secret was taken out of {name}"] if path.is_file() and scrubber.clean_file(path) else []
+    notes += found[:50]
     return notes + (["a secret was taken out of the output"] if in_output else [])
 
 

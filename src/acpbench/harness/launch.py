@@ -26,6 +26,8 @@ from acpbench.harness.scrub import Scrubber
 
 TERMINATE_GRACE_S = 10.0
 LOOK_S = 0.1
+RECORDING_END_S = 60.0
+"""How long the recording may take to end after the child has."""
 MAX_STDERR_BYTES = 64 * 1024 * 1024
 LOW_DISK_BYTES = 32 * 1024 * 1024
 """Free space below which a run is stopped while its record can still be written."""
@@ -238,7 +240,8 @@ def run_child(
             recorder.join(2.0)
             if recorder.is_alive():
                 recorder.halt()
-                recorder.join(2.0)
+                # The child is gone: no hurry, a slow disk or a line of many megabytes may take its time.
+                recorder.join(RECORDING_END_S)
         low = _disk_is_low((stream, errors), attempt)
         reserve.release()
     ending = _ending(child.last, wrap is not None)
@@ -246,7 +249,7 @@ def run_child(
     # A child that found the disk full first may be gone before the watchdog looks.
     ending.disk_full = watchdog == "disk" or (low and ending.exit_code != 0)
     ending.open_work = meter.open_work
-    ending.lost_output = stream.error is not None or stream.sink.lost > 0
+    ending.lost_output = stream.error is not None or stream.sink.lost > 0 or stream.is_alive()
     for recorder in (stream, errors):
         ending.notes += _troubles(recorder)
     return ending
@@ -257,6 +260,7 @@ def _troubles(recorder: Recorder) -> list[str]:
     name = recorder.sink.path.name
     told: list[tuple[Any, str]] = [
         (recorder.error, f"{name}: recording failed ({recorder.error})"),
+        (recorder.is_alive(), f"{name}: recording did not end within {RECORDING_END_S:g} s"),
         (recorder.dropped, f"{name}: {recorder.dropped} bytes beyond the limit were not kept"),
         (recorder.sink.lost, f"{name}: {recorder.sink.lost} bytes did not fit on the disk"),
     ]

@@ -23,6 +23,8 @@ from acpbench.trajectory.record import iso_time
 SYNC_S = 0.2
 """Longest time that received bytes stay out of the file."""
 READ_BYTES = 256 * 1024
+PIPE_BYTES = 2 * 1024 * 1024
+"""More than a pipe holds: what is read after the order to stop."""
 LONG_LINE_BYTES = 1024 * 1024
 """An unfinished line of this size is written in parts."""
 METER_LINE_BYTES = 64 * 1024 * 1024
@@ -162,7 +164,7 @@ class Recorder(threading.Thread):
             os.close(self.pipe)
 
     def halt(self) -> None:
-        """Stop reading, although someone still holds the pipe open."""
+        """Stop when what the pipe holds by now is read, although someone still holds it open."""
         self._halt.set()
 
     def _read(self) -> None:
@@ -172,14 +174,19 @@ class Recorder(threading.Thread):
         try:
             with selectors.DefaultSelector() as selector:
                 selector.register(self.pipe, selectors.EVENT_READ)
-                while not self._halt.is_set():
-                    if not selector.select(SYNC_S):
+                after_halt = 0
+                while after_halt < PIPE_BYTES:
+                    halted = self._halt.is_set()
+                    if not selector.select(0 if halted else SYNC_S):
+                        if halted:
+                            break
                         for sink in self._sinks:
                             sink.retry()
                         continue
                     chunk = os.read(self.pipe, READ_BYTES)
                     if not chunk:
                         break
+                    after_halt += len(chunk) if halted else 0
                     self._take(chunk)
         finally:
             self._ended.set()

@@ -11,8 +11,11 @@ import errno
 import json
 import os
 import re
+import stat
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote
 
 from acpbench.core.errors import InputError
@@ -21,6 +24,7 @@ from acpbench.core.files import walk_files
 MIN_SECRET_CHARS = 8
 """Shorter values are ordinary words and numbers: replacing them would destroy the record."""
 CHUNK_BYTES = 1024 * 1024
+MAX_NAME_CHARS = 200
 
 
 def secret_values(names: Iterable[str], environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -82,25 +86,44 @@ class Scrubber:
         return f"[secret:{self._names[form]}]".encode()
 
     def clean_file(self, path: Path) -> bool:
-        """Rewrite a file without secrets. Returns whether it held one; holes are not read.
+        """Rewrite a file without secrets. Returns whether it held one; holes are neither read nor filled.
 
-        The new file takes the old one's times: when the agent wrote it is a fact of the record.
+        The new file takes the old one's times: when the agent wrote it is a fact of the record. It is written
+        beside the old one under a name that nobody can have taken, and is never the old one itself: that may
+        be another name of a file outside the workspace.
+
+        Raises:
+            OSError: there is no room for the new file, or it cannot be written; the old one is unchanged.
         """
         if self._pattern is None or not self._holds(path):
             return False
         status = path.stat()
-        fresh = path.with_name(f".{path.name}.clean")
-        with open(path, "rb") as source, open(fresh, "wb") as target:
-            rest = b""
-            while chunk := source.read(CHUNK_BYTES):
-                block = self.clean(rest + chunk)
-                cut = max(0, len(block) - self.hold_bytes)
-                target.write(block[:cut])
-                rest = block[cut:]
-            target.write(rest)
-        os.utime(fresh, ns=(status.st_atime_ns, status.st_mtime_ns))
-        os.replace(fresh, path)
+        descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".clean")
+        try:
+            with open(path, "rb") as source, open(descriptor, "wb") as target:
+                position = 0
+                for start, end in _data_ranges(source):
+                    target.seek(start - position, os.SEEK_CUR)
+                    self._copy(source, start, end, target)
+                    position = end
+                target.seek(status.st_size - position, os.SEEK_CUR)
+                target.truncate()
+                os.fchmod(target.fileno(), stat.S_IMODE(status.st_mode))
+            os.utime(fresh, ns=(status.st_atime_ns, status.st_mtime_ns))
+            os.replace(fresh, path)
+        except BaseException:
+            os.unlink(fresh)
+            raise
         return True
+
+    def _copy(self, source: BinaryIO, start: int, end: int, target: BinaryIO) -> None:
+        rest = b""
+        for chunk in _chunks(source, start, end):
+            block = self.clean(rest + chunk)
+            cut = max(0, len(block) - self.hold_bytes)
+            target.write(block[:cut])
+            rest = block[cut:]
+        target.write(rest)
 
     def _holds(self, path: Path) -> bool:
         assert self._pattern is not None
@@ -112,27 +135,79 @@ class Scrubber:
         return False
 
     def clean_tree(self, folder: Path) -> list[str]:
-        """Clean every regular file of a folder. Returns the paths that held a secret."""
-        return [relative for relative, path in walk_files(folder) if self.clean_file(path)]
+        """Take secrets out of every name, link and regular file of a folder.
+
+        A file that cannot be rewritten (no room on the disk) is removed: no record may hold a secret.
+
+        Returns:
+            A note for each thing that held one, without it.
+        """
+        if self._pattern is None:
+            return []
+        notes = self._clean_names(folder)
+        for relative, path in walk_files(folder):
+            try:
+                if self.clean_file(path):
+                    notes.append(f"a secret was taken out of {relative}")
+            except OSError as error:
+                path.unlink()
+                reason = os.strerror(error.errno or 0)
+                notes.append(f"{relative} held a secret, could not be rewritten ({reason}) and was removed")
+        return notes
+
+    def _clean_names(self, folder: Path) -> list[str]:
+        notes = []
+        for directory, names, files in os.walk(folder, topdown=False):
+            for name in sorted([*names, *files]):
+                path = Path(directory, name)
+                if path.is_symlink() and self._is_secret(os.readlink(path)):
+                    path.unlink()
+                    notes.append("a link that names a secret was removed")
+                elif self._is_secret(name):
+                    path.rename(_free_name(path.with_name(self.text(name)[:MAX_NAME_CHARS])))
+                    notes.append("a secret was taken out of a file's name")
+        return notes
+
+    def _is_secret(self, name: str) -> bool:
+        return self._pattern is not None and self._pattern.search(os.fsencode(name)) is not None
+
+
+def _free_name(path: Path) -> Path:
+    """The path, or with a number behind it where that name is taken."""
+    number, free = 1, path
+    while os.path.lexists(free):
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
+
+
+def _data_ranges(handle: BinaryIO) -> Iterator[tuple[int, int]]:
+    """Where a file has data, from and to; what lies between is holes, where the file system tells them."""
+    position, size = 0, os.fstat(handle.fileno()).st_size
+    while position < size:
+        try:
+            start = os.lseek(handle.fileno(), position, os.SEEK_DATA)
+            end = os.lseek(handle.fileno(), start, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # only a hole is left
+                return
+            start, end = position, size
+        yield start, end
+        position = end
+
+
+def _chunks(handle: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+    handle.seek(start)
+    while start < end:
+        chunk = handle.read(min(CHUNK_BYTES, end - start))
+        if not chunk:
+            return
+        yield chunk
+        start += len(chunk)
 
 
 def data_chunks(path: Path) -> Iterator[bytes]:
     """The data of a file in chunks, its holes left out where the file system tells them."""
     with open(path, "rb") as handle:
-        position, size = 0, os.fstat(handle.fileno()).st_size
-        while position < size:
-            try:
-                start = os.lseek(handle.fileno(), position, os.SEEK_DATA)
-                end = os.lseek(handle.fileno(), start, os.SEEK_HOLE)
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # only a hole is left
-                    return
-                start, end = position, size
-            handle.seek(start)
-            while start < end:
-                chunk = handle.read(min(CHUNK_BYTES, end - start))
-                if not chunk:
-                    return
-                yield chunk
-                start += len(chunk)
-            position = end
+        for start, end in _data_ranges(handle):
+            yield from _chunks(handle, start, end)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -31,13 +32,17 @@ def keep_session_files(adapter: Adapter, home: Path, attempt: Path, scrubber: Sc
         for source in sorted(home.glob(pattern)):
             if source.is_symlink() or not source.is_file() or not _inside(source, home):
                 continue
-            size = source.stat().st_size
+            size, name = source.stat().st_size, scrubber.text(source.name)
             if kept >= MAX_SESSION_FILES or total + size > MAX_SESSION_BYTES:
-                notes.append(f"session file {source.name} ({size} bytes) was not kept")
+                notes.append(f"session file {name} ({size} bytes) was not kept")
                 continue
             # The places of sub-agents' files beside their session tell whose they are.
-            target = attempt / SESSION_FOLDER / source.relative_to(home)
-            write_bytes(target, scrubber.clean(source.read_bytes()))
+            target = attempt / SESSION_FOLDER / scrubber.text(str(source.relative_to(home)))
+            try:
+                write_bytes(target, scrubber.clean(source.read_bytes()))
+            except OSError as error:
+                notes.append(f"session file {name} was not kept ({os.strerror(error.errno or 0)})")
+                continue
             kept, total = kept + 1, total + size
     return notes[:20]
 
@@ -64,8 +69,8 @@ def confirm(
     target = attempt / SESSION_FOLDER / EXPORT_FILE
     target.parent.mkdir(parents=True, exist_ok=True)
     # To a file, not a pipe: a command that ends before its pipe is read may lose the end of what it printed.
-    printed = run.home / "export.out"
-    with open(printed, "wb") as out:
+    # The file has no name: whatever the agent left in its home, nothing is written through it.
+    with tempfile.TemporaryFile(dir=target.parent) as out:
         process = subprocess.Popen(
             wrap(command),
             cwd=run.workspace,
@@ -82,10 +87,12 @@ def confirm(
             process.wait()
             evidence.export_problem = f"export did not end within {EXPORT_TIMEOUT_S:g} s"
             return
-    if printed.stat().st_size > MAX_EXPORT_BYTES:
-        evidence.export_problem = f"export of {printed.stat().st_size} bytes is too large"
-        return
-    data = scrubber.clean(printed.read_bytes())
+        size = out.seek(0, os.SEEK_END)
+        if size > MAX_EXPORT_BYTES:
+            evidence.export_problem = f"export of {size} bytes is too large"
+            return
+        out.seek(0)
+        data = scrubber.clean(out.read())
     write_bytes(target, data)
     if code != 0:
         evidence.export_problem = f"export ended with exit code {code}"
