@@ -456,6 +456,29 @@ def act(model: str, stream: Stream, tools: Tools, key: str) -> None:
         time.sleep(0.3)
         print(key[half:] + '"}', flush=True)
         finished(stream)
+    elif model == "breaks_key":
+        # As a JSON writer may put it: whole again when it is decoded.
+        print(
+            json.dumps({"type": "error", "message": "MARK"}).replace(
+                "MARK", "".join(f"\\u{ord(letter):04x}" for letter in key)
+            ),
+            flush=True,
+        )
+        finished(stream)
+    elif model == "burrows":
+        workspace = os.getcwd()
+        for _ in range(1500):
+            os.mkdir("d")
+            os.chdir("d")
+        os.chdir(workspace)
+        for _ in range(30):
+            os.mkdir("n" * 200)
+            os.chdir("n" * 200)
+        Path("deep.txt").write_text("x")
+        os.chdir(workspace)
+        Path("reports/kept.md").write_text("kept")
+        os.chmod(".", 0)
+        finished(stream)
     elif model == "escapes":
         escape(stream)
         finished(stream)

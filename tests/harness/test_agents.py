@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -207,6 +208,26 @@ def test_a_key_reaches_no_file_of_the_record(side: Side, programs: Path) -> None
     assert (run_dir(side) / "workspace/reports/key.txt").read_text().endswith(f"...{mark}\n")
     assert mark in (run_dir(side) / "tools.jsonl").read_text()
     assert "a secret was taken out of reports/key.txt" in record.notes
+
+
+@pytest.mark.parametrize("harness", ["claude_code", "codex"])
+def test_a_key_that_is_whole_only_when_decoded_reaches_no_trajectory(
+    side: Side, programs: Path, harness: str
+) -> None:
+    collect(side, group(harness, "breaks_key", programs))
+    said = (run_dir(side) / "trajectory.json").read_text()
+    assert KEY not in said and f"[secret:{KEY_VARIABLE}]" in said
+    assert KEY not in (run_dir(side) / "run.json").read_text()
+
+
+def test_an_agent_that_burrows_loses_its_burrow_and_nothing_else(side: Side, programs: Path) -> None:
+    record = collect(side, group("codex", "burrows", programs))
+    assert record.run_status == "completed"
+    assert "2 files or folders nested too deeply were removed" in record.notes
+    manifest = (run_dir(side) / "manifest.csv").read_text()
+    assert "reports/kept.md,4," in manifest and "deep.txt" not in manifest
+    assert (run_dir(side) / "workspace").stat().st_mode & 0o700 == 0o700
+    shutil.rmtree(run_dir(side))  # nothing is left that cannot be removed
 
 
 def test_an_agent_that_reaches_out_gains_nothing(side: Side, programs: Path) -> None:

@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,15 @@ def test_every_form_of_a_value_is_replaced(form: str) -> None:
         b'{"a": "[secret:KEY]=="}',
     )
     assert scrubber.count == 1
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode, bytes.hex])
+def test_a_value_is_found_inside_something_encoded(encode: Callable[[bytes], bytes | str]) -> None:
+    for before in range(7):
+        for after in range(4):
+            coded = encode(b"u" * before + VALUE.encode() + b":" * after)
+            text = coded if isinstance(coded, bytes) else coded.encode()
+            assert Scrubber({"KEY": VALUE}).clean(text).count(b"[secret:KEY]") == 1, (before, after)
 
 
 def test_short_values_and_absent_ones_change_nothing() -> None:

@@ -86,9 +86,14 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def json_text(value: Any) -> str:
+    """Indented JSON in the key order given; non-finite numbers become ``null``."""
+    return json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def write_json(target: str | os.PathLike[str], value: Any) -> None:
-    """Write indented JSON atomically, in the key order given; non-finite numbers become ``null``."""
-    write_text(target, json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    """Write :func:`json_text` atomically."""
+    write_text(target, json_text(value))
 
 
 def write_jsonl(target: str | os.PathLike[str], rows: Iterable[Any]) -> None:
@@ -250,11 +255,20 @@ def inside(root: str | os.PathLike[str], relative: str) -> Path:
 
 
 def walk_files(root: str | os.PathLike[str]) -> Iterator[tuple[str, Path]]:
-    """Yield ``(relative posix path, path)`` of every regular file under ``root``, sorted, links skipped."""
+    """Yield ``(relative posix path, path)`` of every regular file under ``root``: a folder's files, then
+    its folders, both sorted. Links, and what cannot be looked into, are skipped; no depth is too deep."""
     root = Path(root)
-    for directory, names, files in os.walk(root, followlinks=False):
-        names.sort()
-        for name in sorted(files):
-            path = Path(directory) / name
-            if path.is_file() and not path.is_symlink():
-                yield path.relative_to(root).as_posix(), path
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(root / folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+            inner = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            files = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+        except OSError:
+            continue
+        for name in files:
+            relative = f"{folder}{name}"
+            yield relative, root / relative
+        folders += [f"{folder}{name}/" for name in reversed(inner)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acpbench import __version__
-from acpbench.core.files import read_csv, sha256_file, walk_files, write_json
+from acpbench.core.files import json_text, read_csv, sha256_file, walk_files, write_json, write_text
 from acpbench.core.groups import ClaudeCodeGroup, ScriptedGroup
 from acpbench.harness.adapter import Status
 from acpbench.harness.attempts import show
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 STDERR_TAIL_BYTES = 64 * 1024
 MAX_NOTES = 100
+MAX_DEPTH = 64
+MAX_PATH_BYTES = 3_500
+"""Of a path in the workspace, so that every name beside it is within the system's 4,096."""
 
 
 def conclude(run: Collection, ending: Ending, status: Status | None) -> RunRecord:
@@ -49,6 +53,7 @@ def conclude(run: Collection, ending: Ending, status: Status | None) -> RunRecor
     attempt, evidence = run.attempt, run.evidence
     edited = run.witness.settle()
     run.notes += [edited] if edited else []
+    run.notes += open_folders(run.workspace)
     changed = changed_times(run.workspace)
     run.notes += make_safe(run.workspace, attempt, run.scrubber)
     if ending.disk_full or ending.lost_output:
@@ -64,19 +69,25 @@ def conclude(run: Collection, ending: Ending, status: Status | None) -> RunRecor
     if isinstance(run.group, ScriptedGroup):
         typed.model = f"policy:{run.group.policy}"
     write_json(attempt / "trajectory.json", to_atif(typed, session_id=run.identity))
+    # Once more: decoded from the stream, a value may be whole that was broken up or escaped there.
+    run.scrubber.clean_file(attempt / "trajectory.json")
     write_manifest(run.workspace, attempt / "manifest.csv", changed)
     record = run_record(run, ending, status, typed)
     if run.run_dir.exists():
         shutil.rmtree(run.run_dir)
     show(attempt, run.run_dir)
     # Written when the rest is shown: an attempt with a run.json has left its mark in run/.
-    write_json(attempt / "run.json", record.model_dump(mode="json", by_alias=True))
+    write_text(
+        attempt / "run.json", run.scrubber.text(json_text(record.model_dump(mode="json", by_alias=True)))
+    )
     show(attempt, run.run_dir)
     return record
 
 
-def make_safe(workspace: Path, attempt: Path, scrubber: Scrubber) -> list[str]:
-    """Leave a workspace that is a folder of its own and can be read, and no known secret in it or the logs.
+def open_folders(workspace: Path) -> list[str]:
+    """Leave a workspace that is a folder of its own whose every folder can be entered.
+
+    Folders nested too deeply, and paths too long to be opened, are removed: nothing could read them.
 
     Returns:
         Notes of what had to be done.
@@ -86,13 +97,47 @@ def make_safe(workspace: Path, attempt: Path, scrubber: Scrubber) -> list[str]:
         workspace.unlink(missing_ok=True)
         workspace.mkdir()
         notes.append("the agent replaced its workspace; what it put in its place is not read")
-    for directory, names, files in os.walk(workspace):
-        for name in [*names, *files]:
-            path = Path(directory) / name
-            mode = path.lstat().st_mode
-            wanted = stat.S_IRUSR | stat.S_IWUSR | (stat.S_IXUSR if stat.S_ISDIR(mode) else 0)
-            if (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) and mode & wanted != wanted:
-                path.chmod(stat.S_IMODE(mode) | wanted)
+    folders, removed = [(workspace, 0)], 0
+    while folders:
+        folder, depth = folders.pop()
+        try:
+            _allow(folder, stat.S_IRWXU)
+            with os.scandir(folder) as found:
+                entries = list(found)
+        except OSError as error:
+            notes.append(f"a folder of the workspace cannot be read ({os.strerror(error.errno or 0)})")
+            continue
+        for entry in entries:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if len(os.fsencode(entry.path)) > MAX_PATH_BYTES or (is_folder and depth >= MAX_DEPTH):
+                # A program of its own: Python's own removal recurses and needs whole paths.
+                subprocess.run(["rm", "-rf", "--", entry.path], check=False, stderr=subprocess.DEVNULL)
+                removed += 1
+            elif is_folder:
+                folders.append((Path(entry.path), depth + 1))
+    if removed:
+        notes.append(f"{removed} files or folders nested too deeply were removed")
+    return notes[:MAX_NOTES]
+
+
+def _allow(path: Path, wanted: int) -> None:
+    mode = path.lstat().st_mode
+    if mode & wanted != wanted:
+        path.chmod(stat.S_IMODE(mode) | wanted)
+
+
+def make_safe(workspace: Path, attempt: Path, scrubber: Scrubber) -> list[str]:
+    """Leave files that can be read, and no known secret in the workspace or the logs.
+
+    Returns:
+        Notes of what had to be done.
+    """
+    notes = []
+    for relative, path in walk_files(workspace):
+        try:
+            _allow(path, stat.S_IRUSR | stat.S_IWUSR)
+        except OSError as error:
+            notes.append(f"{relative} cannot be read ({os.strerror(error.errno or 0)})")
     in_output = scrubber.count
     found = scrubber.clean_tree(workspace)
     for name in ("tools.jsonl", "receipts.jsonl"):

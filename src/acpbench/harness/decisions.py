@@ -86,7 +86,8 @@ def _api_text(event: object) -> str | None:
         raw = mapping(event.raw)
         # Without an answer (no status) the address was not reached.
         return f"api_retry {raw.get('error_status') or 'connection error'} {raw.get('error') or ''}"
-    if isinstance(event, Terminal) and event.outcome == "error":
+    # Why a model refused is told in the model's own words.
+    if isinstance(event, Terminal) and event.outcome == "error" and event.reason != "refusal":
         return f"{event.reason}: {event.detail}"
     return None
 

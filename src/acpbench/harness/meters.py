@@ -12,6 +12,7 @@ from acpbench.trajectory.bounded import dollars, mapping, words
 from acpbench.trajectory.claude_messages import claude_usage
 from acpbench.trajectory.codex import codex_usage
 from acpbench.trajectory.opencode import opencode_usage
+from acpbench.trajectory.parsing import RunningTotal
 from acpbench.trajectory.typed import Totals
 
 _TASK_OVER = ("completed", "failed", "stopped", "killed", "cancelled", "canceled")
@@ -84,12 +85,18 @@ class CodexMeter(Meter):
 
     _ITEMS = ("agent_message", "command_execution", "mcp_tool_call", "file_change", "web_search")
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._total = RunningTotal()
+
     def feed(self, row: dict[str, Any]) -> None:
         kind = row.get("type")
         if kind in ("turn.completed", "turn.failed"):
             self.terminal = True
             used = codex_usage(row.get("usage"))
-            self.tokens = spent(used) if used is not None else self.tokens
+            if used is not None:
+                self._total.update(used)
+                self.tokens = spent(self._total.value)
         elif kind in ("turn.started", "item.started", "item.completed"):
             self.terminal = False
             if kind == "item.completed" and mapping(row.get("item")).get("type") in self._ITEMS:
@@ -102,6 +109,7 @@ class OpenCodeMeter(Meter):
     def __init__(self) -> None:
         super().__init__()
         self._tools = 0
+        self._steps: set[str] = set()
 
     def feed(self, row: dict[str, Any]) -> None:
         kind, part = row.get("type"), mapping(row.get("part"))
@@ -110,7 +118,8 @@ class OpenCodeMeter(Meter):
             self._tools = 0
         elif kind == "tool_use":
             self._tools += 1
-        elif kind == "step_finish":
+        elif kind == "step_finish" and (identity := words(part.get("id"))) not in self._steps:
+            self._steps |= {identity} if identity else set()
             used, cost = opencode_usage(part.get("tokens")), dollars(part.get("cost"))
             self.tokens = (self.tokens or 0) + spent(used) if used is not None else self.tokens
             # A cost of 0 means that OpenCode knows no price.

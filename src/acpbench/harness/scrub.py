@@ -1,7 +1,10 @@
 """Keep known secret values out of everything that is recorded.
 
 Values come from the collector's environment, by name. They are replaced by ``[secret:NAME]`` before bytes
-reach a file of the record, and looked for once more in what the agent itself wrote.
+reach a file of the record, and looked for once more in what the agent itself wrote, names included, and in
+the trajectory decoded from the stream. Found are the value itself and its usual encodings (``_forms``). An
+agent that hides a value on purpose (reversed, in pieces, encrypted) is not found out: give runs keys that
+can be revoked.
 """
 
 from __future__ import annotations
@@ -46,11 +49,18 @@ def secret_values(names: Iterable[str], environment: Mapping[str, str] | None = 
 
 
 def _forms(value: str) -> set[bytes]:
-    """A value as it may appear in output: as it is, escaped in JSON, in a URL, and in base64."""
+    """A value as it may appear in output: as it is, escaped in JSON, in a URL, in hexadecimal, and in base64,
+    also as a part of what is encoded (``user:VALUE``)."""
     raw = value.encode()
     written = {raw, json.dumps(value)[1:-1].encode(), json.dumps(value, ensure_ascii=False)[1:-1].encode()}
     written |= {form.replace(b"/", b"\\/") for form in set(written)}
-    written |= {quote(value, safe="").encode(), base64.b64encode(raw).rstrip(b"=")}
+    written |= {quote(value, safe="").encode(), raw.hex().encode(), raw.hex().upper().encode()}
+    written.add(base64.b64encode(raw).rstrip(b"="))
+    for before in range(3):  # bytes of something else in the first group of three
+        # Characters that hold bits of the value alone.
+        first, last = -(-before * 8 // 6), (before + len(raw)) * 8 // 6
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            written.add(encode(b"\0" * before + raw)[first:last])
     return {form for form in written if len(form) >= MIN_SECRET_CHARS}
 
 

@@ -41,10 +41,15 @@ class Bounds:
         self._nodes = 0
         self._most = MAX_NODES
 
+    @property
+    def tight(self) -> bool:
+        """Whether so much is kept that further texts are cut short."""
+        return self._spent > MAX_TOTAL_BYTES
+
     def text(self, value: Any, limit: int = MAX_TEXT_CHARS) -> str:
         """Text of at most about ``limit`` characters: its head and tail, with the number left out."""
         text = value if isinstance(value, str) else "" if value is None else str(value)[:limit]
-        if self._spent > MAX_TOTAL_BYTES:
+        if self.tight:
             limit = min(limit, TIGHT_TEXT_CHARS)
         if len(text) > limit:
             self.shortened += 1
@@ -57,7 +62,7 @@ class Bounds:
     def value(self, value: Any, limit: int = MAX_TEXT_CHARS) -> Any:
         """A JSON value bounded in depth, number of nodes and length of texts; NaN and infinities are null."""
         self._nodes = 0
-        self._most = TIGHT_NODES if self._spent > MAX_TOTAL_BYTES else MAX_NODES
+        self._most = TIGHT_NODES if self.tight else MAX_NODES
         return self._copy(value, limit, 0)
 
     def mapping(self, value: Any) -> dict[str, Any]:

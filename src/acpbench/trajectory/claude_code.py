@@ -88,24 +88,26 @@ class ClaudeStream:
         if flagged and subtype == "success":
             reason = f"api_error {status}" if status else "is_error"
         errors = [str(mapping(error).get("message") or error) for error in items(row.get("errors"))[:20]]
+        # In `result` stands the agent's last message; of an error, only one of the API is told there.
+        own = row.get("result") if subtype == "success" else None
         self.out.add(
             Terminal,
             outcome="error" if failed else "success",
             reason=self.out.text(reason, 200),
             is_error=flagged,
-            detail=self.out.text("; ".join(errors) or row.get("result") or row.get("terminal_reason")),
+            detail=self.out.text("; ".join(errors) or own or row.get("terminal_reason")),
         )
         duration = whole(row.get("duration_ms"))
         if duration is not None:
             self.out.typed.evidence["duration_s"] = duration / 1000
 
     def finish(self) -> None:
-        """Totals: the result's own (of each session's last), else the sum over messages."""
+        """Totals: the result's own (of each session's last) where it has them, else the messages' sums."""
         totals = summed(filter(None, (claude_usage(row.get("usage")) for row in self.results.values())))
         costs = [dollars(row.get("total_cost_usd")) for row in self.results.values()]
         known = [cost for cost in costs if cost is not None]
         self.out.total(
-            totals or self.messages.spent(),
+            self._where_known(totals, self.messages.spent()),
             sum(known) if known else None,
             "claude_code result.total_cost_usd",
         )
@@ -114,6 +116,14 @@ class ClaudeStream:
             "pending_calls": self.messages.pending(),
             "active_after_terminal": self.active_since_result,
         }
+
+    def _where_known(self, totals: Totals | None, of_messages: Totals | None) -> Totals | None:
+        """The result's numbers; the messages' for one that it leaves out, or when all of its are 0."""
+        said, heard = (totals or Totals()).known(), (of_messages or Totals()).known()
+        if said and not any(said.values()) and any(heard.values()):
+            self.out.problem("the result's usage is 0; the tokens are those of the messages")
+            said = {}
+        return Totals(**heard | said)
 
     def _compare_models(self, totals: Totals | None) -> None:
         """Say so when the per-model sums of the results exceed the result's usage (background work)."""

@@ -1,7 +1,8 @@
 """Codex: the ``codex exec --json`` stream. Rollout files are in :mod:`acpbench.trajectory.codex_rollout`.
 
 The stream has no times, no model name and no cost. ``usage`` of ``turn.completed`` is the thread's running
-total: a later one replaces an earlier one. Only ``turn.failed`` is fatal; an ``error`` line or item is not.
+total: a later one replaces an earlier one, unless it is smaller (it began anew). Only ``turn.failed`` is
+fatal; an ``error`` line or item is not.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from acpbench.trajectory.bounded import items, mapping, whole, words
 from acpbench.trajectory.claude_messages import block_text
-from acpbench.trajectory.parsing import Collector
+from acpbench.trajectory.parsing import Collector, RunningTotal
 from acpbench.trajectory.typed import (
     AgentMessage,
     FileChange,
@@ -53,15 +54,21 @@ class CodexExec:
     def __init__(self, collector: Collector) -> None:
         self.out = collector
         self.open: dict[str, str] = {}
-        self.totals: Totals | None = None
+        self.totals = RunningTotal()
+        self.thread: str | None = None
+        self.completed: set[int] = set()
         self.turn_open = False
 
     def feed(self, row: dict[str, Any]) -> None:
         """Add the events of one line."""
         kind = row.get("type")
         if kind == "thread.started":
-            self.out.typed.session_id = self.out.typed.session_id or words(row.get("thread_id"))
-            self.out.add(SessionEvent, session_id=words(row.get("thread_id")))
+            thread = words(row.get("thread_id"))
+            if self.thread is not None and thread != self.thread:
+                self.totals.begin_anew()
+            self.thread = thread
+            self.out.typed.session_id = self.out.typed.session_id or thread
+            self.out.add(SessionEvent, session_id=thread)
         elif kind == "turn.started":
             self.turn_open = True
             self.out.fold(kind)
@@ -87,12 +94,19 @@ class CodexExec:
         self.turn_open = False
         used = codex_usage(row.get("usage"))
         if used is not None:
-            self.totals = used
+            self.totals.update(used)
             self.out.add(UsageEvent, cumulative=True, **used.model_dump())
         self.out.add(Terminal, outcome="success", reason="turn.completed")
 
     def _item(self, row: dict[str, Any], phase: str) -> None:
         item = mapping(row.get("item"))
+        if phase == "completed":
+            # The same line again (a stream that was written twice); ids alone come again in a resumed thread.
+            line = hash((self.thread, json.dumps(item, sort_keys=True)))
+            if line in self.completed:
+                self.out.fold("item.completed/repeated")
+                return
+            self.completed.add(line)
         kind = item.get("type") or item.get("item_type")
         identity = self.out.text(item.get("id") or f"line {self.out.line}", 300)
         if kind in ("agent_message", "assistant_message", "reasoning"):
@@ -180,7 +194,9 @@ class CodexExec:
 
     def finish(self) -> None:
         """Totals: the last running total. The stream gives no cost."""
-        self.out.total(self.totals)
+        self.out.total(self.totals.value)
+        if self.totals.restarts:
+            self.out.problem(f"the running token total began anew ({self.totals.restarts}); all are summed")
         self.out.typed.evidence |= {
             "pending_calls": len(self.open),
             "active_after_terminal": self.turn_open,

@@ -14,7 +14,7 @@ from typing import Any
 from acpbench.trajectory.bounded import items, mapping, words
 from acpbench.trajectory.claude_messages import block_text, split_server
 from acpbench.trajectory.codex import codex_usage, message_of
-from acpbench.trajectory.parsing import Collector
+from acpbench.trajectory.parsing import Collector, RunningTotal, summed
 from acpbench.trajectory.typed import (
     AgentMessage,
     Reasoning,
@@ -62,7 +62,8 @@ class CodexRollout:
 
     def __init__(self, collector: Collector) -> None:
         self.out = collector
-        self.totals: Totals | None = None
+        self.totals = RunningTotal()
+        self.of_calls: Totals | None = None
         self.open: set[str] = set()
         self.shown: dict[tuple[str, str], list[Any]] = {}
         self.carried: Counter[tuple[str, str]] = Counter()
@@ -131,7 +132,7 @@ class CodexRollout:
             content = item.get("content")
             for part in items(content) if isinstance(content, list) else [{"text": content}]:
                 if words(mapping(part).get("text")):
-                    self._carry(role, self.out.text(mapping(part)["text"]))
+                    self._carry(role, mapping(part)["text"])
         if role == "assistant":
             self.out.add(AgentMessage, message_id=words(item.get("id")), text=text)
             self.last_speaker = "assistant"
@@ -146,7 +147,7 @@ class CodexRollout:
     def _reasoning(self, item: dict[str, Any]) -> None:
         text = self.out.text(block_text(item.get("summary") or item.get("content")))
         for part in items(item.get("summary")):
-            self._carry("reasoning", self.out.text(block_text([part])))
+            self._carry("reasoning", block_text([part]))
         self.out.add(Reasoning, message_id=words(item.get("id")), text=text)
 
     def _call(self, item: dict[str, Any], kind: str) -> None:
@@ -225,13 +226,12 @@ class CodexRollout:
 
     def _show(self, role: str, model: type[Any], text: Any) -> None:
         """A message as displayed: an event until, or unless, a response item carries the same text."""
-        found = self.out.text(text)
-        key = (role, found.strip())
+        key = (role, text.strip() if isinstance(text, str) else "")
         if self.carried[key] > 0:
             self.carried[key] -= 1
             self.out.fold(f"event_msg/{role}")
         else:
-            self.shown.setdefault(key, []).append(self.out.add(model, text=found))
+            self.shown.setdefault(key, []).append(self.out.add(model, text=self.out.text(text)))
 
     def _carry(self, role: str, text: str) -> None:
         """Note a text that a response item carries; fold what displayed it before."""
@@ -248,15 +248,19 @@ class CodexRollout:
         if total is None and last is None:
             self.out.fold("event_msg/token_count")
             return
-        self.totals = total or self.totals
+        if total is not None:
+            self.totals.update(total)
         if last is not None:
+            self.of_calls = summed(filter(None, (self.of_calls, last)))
             self.out.add(UsageEvent, **last.model_dump())
         else:
             self.out.add(UsageEvent, cumulative=True, **(total or Totals()).model_dump())
 
     def finish(self) -> None:
-        """Totals: the last running total. The file gives no cost."""
-        self.out.total(self.totals)
+        """Totals: the last running total, else the sum over calls. The file gives no cost."""
+        self.out.total(self.totals.value or self.of_calls)
+        if self.totals.restarts:
+            self.out.problem(f"the running token total began anew ({self.totals.restarts}); all are summed")
         self.out.typed.evidence |= {
             "pending_calls": len(self.open),
             "active_after_terminal": self.task_open is True,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from acpbench.core.errors import InputError
-from acpbench.trajectory.bounded import items, mapping, whole, words
+from acpbench.trajectory.bounded import MAX_TEXT_CHARS, items, mapping, whole, words
 from acpbench.trajectory.claude_messages import block_text
 from acpbench.trajectory.jsonl import decode_document
 from acpbench.trajectory.parsing import Collector, add_numbers, summed
@@ -184,16 +184,24 @@ class _Sample:
         self.stop_reason: str | None = None
 
     def text(self, content: Any) -> str:
-        """Text of message content, attachments resolved."""
-        if isinstance(content, list):
-            content = [
-                block | {"text": self._resolved(block["text"])}
-                if isinstance(block, dict) and isinstance(block.get("text"), str)
-                else block
-                for block in content
-                if not (isinstance(block, dict) and block.get("type") == "reasoning")
-            ]
-        return self.out.text(self._resolved(block_text(content)))
+        """Text of message content, attachments resolved; many references to a large one take no more room
+        than the text that is kept."""
+        if not isinstance(content, list):
+            return self.out.text(self._resolved(block_text(content)))
+        parts: list[str] = []
+        room = 2 * MAX_TEXT_CHARS
+        for place, block in enumerate(content):
+            if isinstance(block, dict) and block.get("type") == "reasoning":
+                continue
+            if room <= 0:
+                self.out.bounds.shortened += 1
+                parts.append(f"[{len(content) - place} blocks left out]")
+                break
+            text = self._resolved(block_text([block]))
+            self.out.bounds.shortened += len(text) > room
+            parts.append(text[:room])
+            room -= len(text)
+        return self.out.text("\n".join(parts))
 
     def _resolved(self, text: str) -> str:
         if text.startswith(_ATTACHMENT):
@@ -204,11 +212,15 @@ class _Sample:
     def heard_once(self, message: Any) -> None:
         """A message of the model's input, the first time it is part of one."""
         found = mapping(message)
-        role, text = found.get("role"), self.text(found.get("content"))
-        key = str(found.get("id") or f"{role} {hash(text)}")
-        if role not in ("system", "user") or key in self.heard:
+        role = found.get("role")
+        if role not in ("system", "user"):
+            return
+        # Told apart before a text is made of it: each call of the model sends the conversation again.
+        key = str(found.get("id") or f"{role} {hash(repr(found.get('content')))}")
+        if key in self.heard:
             return
         self.heard.add(key)
+        text = self.text(found.get("content"))
         if role == "user":
             self.out.add(UserMessage, text=text)
         else:
@@ -323,6 +335,7 @@ def parse_sample(document: dict[str, Any], spec: dict[str, Any], log_status: str
         "limit": words(mapping(document.get("limit")).get("type")),
         "stop_reason": sample.stop_reason,
         "log_status": log_status,
+        "n_acts": sum(isinstance(event, (AgentMessage, ToolCall, ToolResult)) for event in collector.events),
         "sample_complete": document.get("scores") is not None or document.get("completed") is True,
     }
     return collector.done()

@@ -66,6 +66,7 @@ class _Parts:
 
     def __init__(self, collector: Collector) -> None:
         self.out = collector
+        self.steps: set[str] = set()
         self.used: list[Totals] = []
         self.costs: list[float] = []
 
@@ -113,9 +114,11 @@ class _Parts:
 
     def step_finish(self, part: dict[str, Any]) -> None:
         used, cost = opencode_usage(part.get("tokens")), dollars(part.get("cost"))
-        if used is None and cost is None:
+        identity = words(part.get("id"))
+        if (used is None and cost is None) or identity in self.steps:
             self.out.fold("step_finish")
             return
+        self.steps |= {identity} if identity else set()
         self.used += [used] if used else []
         self.costs += [cost] if cost is not None else []
         self.out.add(

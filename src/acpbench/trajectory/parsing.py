@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from acpbench.trajectory.bounded import Bounds, moment
+from acpbench.trajectory.bounded import MAX_TOTAL_BYTES, TIGHT_TEXT_CHARS, Bounds, moment
 from acpbench.trajectory.jsonl import UNTERMINATED, Line, decode_line, shorten
 from acpbench.trajectory.typed import (
     MALFORMED,
@@ -153,6 +153,11 @@ class Collector:
             event.seq = seq
             self.counts.events[event.kind] = self.counts.events.get(event.kind, 0) + 1
         self.counts.shortened = self.bounds.shortened
+        if self.bounds.tight:
+            self.problem(
+                f"more than {MAX_TOTAL_BYTES} bytes of text: what came after is kept to "
+                f"{TIGHT_TEXT_CHARS} characters a text"
+            )
         if self.counts.dropped:
             self.problem(f"{self.counts.dropped} events beyond {MAX_EVENTS} were counted, not kept")
         self.typed.events, self.typed.counts = events, self.counts
@@ -181,6 +186,38 @@ def summed(parts: Iterable[Totals]) -> Totals | None:
             }
         )
     return total
+
+
+class RunningTotal:
+    """A total that a source repeats as it grows. When it has shrunk it began anew: the one before counts too.
+
+    ``value``: all that is known by now. ``restarts``: how often it began anew.
+    """
+
+    def __init__(self) -> None:
+        self.restarts = 0
+        self._before: Totals | None = None
+        self._last: Totals | None = None
+
+    @property
+    def value(self) -> Totals | None:
+        return summed(filter(None, (self._before, self._last)))
+
+    def update(self, total: Totals) -> None:
+        """Take the newest total."""
+        last = self._last
+        if last is not None and _tokens(total) < _tokens(last):
+            self.begin_anew()
+            self.restarts += 1
+        self._last = total
+
+    def begin_anew(self) -> None:
+        """What comes next does not include what came before."""
+        self._before, self._last = self.value, None
+
+
+def _tokens(totals: Totals) -> int:
+    return (totals.input_tokens or 0) + (totals.output_tokens or 0)
 
 
 def harness_of(source_format: str) -> HarnessName:

@@ -127,6 +127,8 @@ def _inspect(typed: TypedTrajectory) -> Status:
         return "refused", "the last answer was stopped by a content filter"
     if found.get("log_status") in ("started", "cancelled") and not found.get("sample_complete"):
         return "incomplete_stream", f"the log is {found['log_status']} and the sample has no result"
+    if not found.get("n_acts") and not found.get("sample_complete"):
+        return "incomplete_stream", "the sample holds no act of an agent and no result"
     return "completed", "the sample was written with its result and without an error"
 
 
