@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,17 @@ class Run:
                 return
             time.sleep(0.02)
         pytest.fail(f"no call of {tool} was logged")
+
+
+@contextlib.contextmanager
+def ended_after(process: subprocess.Popen[bytes], seconds: float) -> Iterator[None]:
+    """End a server that does not answer, so that reading from it ends too."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @pytest.fixture
@@ -178,7 +191,7 @@ def test_a_round_of_the_tools_own_serves_both() -> None:
         "evaluate_predictions", {"predictions": "p", "output": "o", "round_id": 3, "step_id": "s"}
     )
     assert args == {"predictions": "p", "output": "o", "round_id": 3}
-    assert keywords == {"step_id": "s", "round_id": 3, "refused": None}
+    assert keywords == {"step_id": "s", "round_id": 3}
 
 
 def test_a_long_call_reports_growing_progress_while_its_noise_stays_off_the_protocol(run: Run) -> None:
@@ -296,6 +309,46 @@ def test_a_client_that_is_gone_cancels_its_call(run: Run) -> None:
     process.stdin.close()
     assert process.wait(15) == 0
     assert run.rows()[-1]["exit_status"] == "cancelled"
+
+
+ODD_CALLS = [
+    b'{"path": "."}',
+    b'{"path": "outputs/.."}',
+    b'{"path": "' + b"a" * 300 + b'"}',
+    b'{"path": "' + b"a/" * 3000 + b'b"}',
+    b'{"path": "\\ud800"}',
+    b'{"path": "data/splits.csv", "max_rows": 1' + b"0" * 5000 + b"}",
+    b'{"path": "data/splits.csv", "step_id": {"a": 1}}',
+    b'{"path": "data/splits.csv", "round_id": -7}',
+    b'{"path": "data/splits.csv", "round_id": NaN}',
+]
+
+
+def test_odd_arguments_are_answered_and_logged(run: Run) -> None:
+    process = run.start()
+    assert process.stdin is not None and process.stdout is not None
+    frame = b'{"jsonrpc": "2.0", "id": %d, "method": "tools/call", '
+    frame += b'"params": {"name": "read_table", "arguments": %b}}\n'
+    process.stdin.write(HELLO + b"".join(frame % (10 + n, args) for n, args in enumerate(ODD_CALLS)))
+    process.stdin.write(line(2, "tools/call", {"name": "read_table", "arguments": TABLE}))
+    process.stdin.flush()
+    answers: dict[Any, dict[str, Any]] = {}
+    wanted = {2, *range(10, 10 + len(ODD_CALLS))}
+    with ended_after(process, 40):
+        while not wanted <= set(answers):
+            text = process.stdout.readline()
+            assert text, f"no answer to {wanted - set(answers)}"
+            message = json.loads(text)
+            answers[message.get("id")] = message
+    process.stdin.close()
+    assert process.wait(15) == 0
+    for number in range(10, 10 + len(ODD_CALLS)):
+        assert answers[number]["result"]["isError"] is True, answers[number]
+    assert answers[2]["result"].get("isError") is not True
+    ends = [row["exit_status"] for row in run.rows() if row["event"] == "end"]
+    assert sorted(ends) == ["error"] * len(ODD_CALLS) + ["ok"]
+    starts = [row for row in run.rows() if row["event"] == "start"]
+    assert {row["step_id"] for row in starts} == {None} and {row["round_id"] for row in starts} == {None}
 
 
 def test_bad_requests_do_not_end_the_server(run: Run) -> None:

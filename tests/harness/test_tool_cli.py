@@ -118,6 +118,38 @@ def test_serve_answers_a_line_a_call_and_outlives_malformed_ones(side: Side, con
     assert rows[-1]["seq"] == len(rows)
 
 
+def test_serve_outlives_odd_arguments_and_logs_them(side: Side, context: RunContext) -> None:
+    good = {"path": "data/splits.csv"}
+    odd = [
+        *({"args": {"path": path}} for path in (".", "./", "a" * 300, "a/" * 3000 + "b", "\ud800", "~")),
+        *({"args": good, "step_id": step} for step in ("x" * 200, {"a": 1}, [[]], float("inf"))),
+        *({"args": good, "round_id": number} for number in (-7, 6, "x", True, float("nan"))),
+        {"args": {"path": "data/splits.csv", "max_rows": float("nan")}},
+    ]
+    calls = [{"tool": "read_table"} | call for call in [*odd, {"args": good}]]
+    done = tool(context, side, "serve", feed="".join(json.dumps(call) + "\n" for call in calls))
+    assert done.returncode == 0, done.stderr[-2000:]
+    statuses = [json.loads(answer)["exit_status"] for answer in done.stdout.splitlines()]
+    assert statuses == ["error"] * len(odd) + ["ok"]
+    rows = read_jsonl(context.tool_log)
+    assert [row["event"] for row in rows] == ["start", "end"] * len(calls)
+    assert max(len(json.dumps(row)) for row in rows) < 20_000
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"path": "."}', '{"path": "\\ud800"}', '{"path": "' + "a" * 300 + '"}']
+)
+def test_a_call_with_an_odd_path_is_an_error_row(side: Side, context: RunContext, arguments: str) -> None:
+    done = tool(context, side, "call", "read_table", "--args", arguments)
+    assert done.returncode == 1 and json.loads(done.stdout)["exit_status"] == "error"
+    assert [row["event"] for row in read_jsonl(context.tool_log)] == ["start", "end"]
+
+
+def test_a_number_of_thousands_of_digits_is_told(side: Side, context: RunContext) -> None:
+    done = tool(context, side, "call", "read_table", "--args", '{"max_rows": 1' + "0" * 5000 + "}")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "--args" in done.stderr
+
+
 def test_serve_ends_with_its_input(side: Side, context: RunContext) -> None:
     done = tool(context, side, "serve", feed="")
     assert (done.returncode, done.stdout) == (0, "")

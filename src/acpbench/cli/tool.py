@@ -42,10 +42,9 @@ def call(tool_id: str, arguments: str, step_id: str | None, round_id: int | None
 
     try:
         args = json.loads(arguments)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(
-            f"is not valid JSON ({getattr(error, 'msg', 'nested too deeply')})", field="--args"
-        ) from None
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else getattr(error, "msg", error)
+        raise InputError(f"is not valid JSON ({reason})", field="--args") from None
     if not isinstance(args, dict):
         raise InputError("expected a JSON object", field="--args")
     if (path := socket_path()) is not None:

@@ -236,16 +236,28 @@ def sha256_json(value: Any) -> str:
     return sha256_bytes(canonical_json(_finite(value)).encode())
 
 
+MAX_RELATIVE_BYTES = 3_000
+
+
 def inside(root: str | os.PathLike[str], relative: str) -> Path:
     """Resolve ``relative`` under ``root`` and refuse whatever leaves it or passes through a symlink.
 
-    The path need not exist. Raises :class:`InputError` for absolute paths, ``..``, NUL and symlinks.
+    The path need not exist. Raises :class:`InputError` for absolute paths, ``..``, NUL, symlinks, a path that
+    names nothing (``.``), text that is no Unicode, and names or paths longer than a file system has.
     """
+    try:
+        encoded = relative.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{relative[:80]!r} is no Unicode text") from None
+    if len(encoded) > MAX_RELATIVE_BYTES or any(len(name) > 255 for name in encoded.split(b"/")):
+        raise InputError(f"{relative[:80]!r}... is longer than a path may be")
     if "\0" in relative or not relative or relative.startswith(("/", "~")) or "\\" in relative:
         raise InputError(f"{relative[:80]!r} is not a relative path inside the folder")
     parts = [part for part in relative.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise InputError(f"{relative[:80]!r} leaves its folder")
+    if not parts:
+        raise InputError(f"{relative[:80]!r} names no file")
     current = Path(root)
     for part in parts:
         current = current / part

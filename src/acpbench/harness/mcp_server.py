@@ -20,14 +20,14 @@ import anyio.to_thread
 import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
-from pydantic import BaseModel, Field, create_model
+from mcp.shared.message import SessionMessage
+from pydantic import BaseModel, Field, ValidationError, create_model
 
 from acpbench import __version__
 from acpbench.harness.context import RunContext
-from acpbench.harness.registry import TOOLS, Tool, answer_of, call_tool
+from acpbench.harness.registry import MAX_STEP_CHARS, TOOLS, Tool, answer_of, call_tool
 
 SERVER_NAME = "acp"
-MAX_STEP_CHARS = 128
 PROGRESS_EVERY_S = 0.25
 INSTRUCTIONS = (
     "Pathology tools of this run. Paths are relative to the workspace. Give step_id (the planned step) and "
@@ -100,13 +100,7 @@ def split_arguments(tool_id: str, given: dict[str, Any]) -> tuple[dict[str, Any]
     tool = TOOLS.get(tool_id)
     own_round = tool is not None and "round_id" in tool.args_model().model_fields
     round_id = arguments.get("round_id") if own_round else arguments.pop("round_id", None)
-    refused = None
-    if step_id is not None and not (isinstance(step_id, str) and len(step_id) <= MAX_STEP_CHARS):
-        step_id, refused = None, f"step_id: expected a text of at most {MAX_STEP_CHARS} characters"
-    is_round = isinstance(round_id, int) and not isinstance(round_id, bool) and 0 <= round_id <= 5
-    if round_id is not None and not is_round:
-        round_id, refused = None, "round_id: expected a whole number from 0 to 5"
-    return arguments, {"step_id": step_id, "round_id": round_id, "refused": refused}
+    return arguments, {"step_id": step_id, "round_id": round_id}
 
 
 class _Meter:
@@ -220,7 +214,49 @@ class ToolServer:
     async def run_stdio(self) -> None:
         """Serve one client until it closes standard input."""
         async with stdio_server() as (read, write):
-            await self.server.run(read, write, self.server.create_initialization_options())
+            await self.server.run(_Repaired(read), write, self.server.create_initialization_options())
+
+
+class _Repaired:
+    """The messages of a client, with those that the SDK could not read read again.
+
+    Half a surrogate pair, or a number of thousands of digits, is JSON to the client that sends it: without an
+    answer it would wait for its own time-out, and the call would be in no log.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> _Repaired:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *details: Any) -> Any:
+        return await self._stream.__aexit__(*details)
+
+    def __aiter__(self) -> _Repaired:
+        return self
+
+    async def __anext__(self) -> Any:
+        return _repaired(await self._stream.__anext__())
+
+    async def receive(self) -> Any:
+        return _repaired(await self._stream.receive())
+
+
+def _repaired(item: Any) -> Any:
+    if not isinstance(item, ValidationError):
+        return item
+    try:
+        sent = item.errors(include_url=False)[0]["input"]
+        value = json.loads(sent, parse_int=lambda digits: int(digits) if len(digits) < 100 else digits)
+        text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+        return SessionMessage(types.jsonrpc_message_adapter.validate_json(text, by_name=False))
+    except Exception:  # it stays what it was: no message
+        return item
 
 
 def _result(answer: dict[str, Any]) -> types.CallToolResult:

@@ -36,6 +36,7 @@ TOOLS: dict[str, Tool] = all_tools()
 MAX_ARGUMENT_BYTES = 256 * 1024
 MAX_ERROR_CHARS = 2000
 MAX_NAME_CHARS = 128
+MAX_STEP_CHARS = 128
 MAX_LISTED = 12
 ANSWER = ("call_id", "exit_status", "error", "result", "outputs", "cache")
 """What an agent is told of a call, whatever serves it."""
@@ -100,16 +101,39 @@ def _loggable(args: Any) -> tuple[Any, str | None]:
 
     try:
         plain = _plain(args, named)
-        size = len(json.dumps(plain, default=str, ensure_ascii=False).encode("utf-8", "backslashreplace"))
+        text = json.dumps(plain, default=str, ensure_ascii=False)
+        size = len(text.encode("utf-8", "backslashreplace"))
     except (RecursionError, ValueError):
         return {"refused": "not JSON"}, "arguments are nested too deeply or are not JSON"
     if size > MAX_ARGUMENT_BYTES:
         digest = sha256_bytes(json.dumps(plain, default=str).encode())
         refused = {"refused": f"{size} bytes", "sha256": digest}
         return refused, f"arguments of {size} bytes; at most {MAX_ARGUMENT_BYTES} are taken"
+    if not is_text(text):
+        return plain, "a text holds half a character (a lone surrogate); give whole Unicode text"
     if found:
         return plain, "NaN and Infinity are not JSON numbers; give a finite number"
     return plain, None
+
+
+def is_text(text: str) -> bool:
+    """Whether a text is Unicode text, with no half of a surrogate pair alone."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _placed(step_id: Any, round_id: Any) -> tuple[str | None, int | None, str | None]:
+    """Step and round as they may be logged, and why a call with them is refused if it is."""
+    step_ok = isinstance(step_id, str) and len(step_id) <= MAX_STEP_CHARS
+    if step_id is not None and not step_ok:
+        return None, None, f"step_id: expected a text of at most {MAX_STEP_CHARS} characters"
+    round_ok = isinstance(round_id, int) and not isinstance(round_id, bool) and 0 <= round_id <= 5
+    if round_id is not None and not round_ok:
+        return step_id, None, "round_id: expected a whole number from 0 to 5"
+    return step_id, round_id, None
 
 
 def _argument_problem(tool: Tool, error: ValidationError) -> InputError:
@@ -159,14 +183,14 @@ def _inputs(
             if not place.exists():
                 problem = problem or _missing(context, named)
             found.append(_hashed(context.read_path(named), named))
-        except InputError as error:
+        except (InputError, OSError, ValueError) as error:
             problem = problem or error
     if isinstance(slide := getattr(given, "slide_id", None), str):
         from acpbench.harness.slide_access import slide_input
 
         try:
             found.append(slide_input(context, slide))
-        except InputError as error:
+        except (InputError, OSError, ValueError) as error:
             problem = problem or error
     for name in tool.reads:
         file: Path = getattr(context, name)
@@ -202,8 +226,8 @@ def call_tool(
     tool_id: str,
     args: dict[str, Any],
     *,
-    step_id: str | None = None,
-    round_id: int | None = None,
+    step_id: Any = None,
+    round_id: Any = None,
     progress: Step | None = None,
     cancelled: Callable[[], bool] | None = None,
     refused: str | None = None,
@@ -217,7 +241,7 @@ def call_tool(
         context: the run.
         tool_id: name in the registry.
         args: the tool's arguments as they came.
-        step_id, round_id: the planned step and reflection round that this call belongs to.
+        step_id, round_id: the planned step and reflection round that this call belongs to, as they came.
         progress: hears how far a long call is.
         cancelled: asked at every step of the work; true stops it there.
         refused: why whoever serves the call refuses it; the tool is then not run.
@@ -226,6 +250,8 @@ def call_tool(
         OSError: the log cannot be written; then nothing was run, or its end is not in the log.
     """
     with tempfile.TemporaryDirectory(prefix="acp-call-") as folder:
+        step_id, round_id, misplaced = _placed(step_id, round_id)
+        refused = misplaced or refused
         files = CallFiles(context.workspace, Path(folder))
         call = _Call(context.in_call(files), files, str(tool_id)[:MAX_NAME_CHARS], step_id, round_id)
         return call.run(args, refused, progress or _ignore, cancelled)
