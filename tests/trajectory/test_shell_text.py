@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,57 @@ BODY = "see task.json\n> not_a_target\n"
         ("python make.py 'echo 0.93 > b' > a", []),
         ("'echo 0.93 > a", []),
         ("git commit -m 'echo x > y'", []),
+        # What the shell fills in is not typed.
+        ('cat > m.json <<EOF\n{"auroc": $AUROC}\nEOF', []),
+        ("cat > m.json <<EOF\n{\"auroc\": '$(python a.py)'}\nEOF", []),
+        ("cat > m.json <<EOF\n`python a.py`\nEOF", []),
+        ("cat > m.json <<EOF\n5 $ or \\$X\nEOF", ["m.json"]),
+        ("cat > m.json <<'EOF'\n$AUROC\nEOF", ["m.json"]),
+        ("echo \"it's $X, isn't it\" > m.json", []),
+        ('echo "it\'s 0.9" > m.json', ["m.json"]),
+        ("cat <<< $X > m.json", []),
+        # Marks, comments and lines as a shell reads them.
+        ("cat > m.json <<'END-OF'\n{}\nEND-OF\n", ["m.json"]),
+        ("cat > m.json <<\\EOF\n$X\nEOF\n", ["m.json"]),
+        ("cat > m.json <<'1'\n{}\n1\n", ["m.json"]),
+        ("cat > m.json << EOF\r\nx\r\nEOF\r\n", ["m.json"]),
+        ("cat > a.txt <<EOF\n\tEOF\necho 1 > b.txt\nEOF", ["a.txt"]),
+        ("cat <<A > a; cat <<B > b\n1\nA\n2\nB\necho 3 > c", ["a", "b", "c"]),
+        ("# don't worry\necho 0.93 > m.json", ["m.json"]),
+        ("echo done # result > m.json", []),
+        ("echo a#b > m.json", ["m.json"]),
+        ("echo 0.93 > \\\nm.json", ["m.json"]),
+        # Other ways to the same file.
+        ("cat <<< '{\"a\": 1}' > m.json", ["m.json"]),
+        ("echo $'{\"a\": 1}' > m.json", ["m.json"]),
+        ("echo 0.93 |& tee m.json", ["m.json"]),
+        ("echo 0.93 >& m.json", ["m.json"]),
+        ("echo 0.93 >&2", []),
+        ("eval 'echo 0.93 > m.json'", ["m.json"]),
+        ("timeout 5 bash -c 'echo 0.93 > m.json'", ["m.json"]),
+        ("sudo -n env A=1 tee m.json <<EOF\nx\nEOF", ["m.json"]),
+        ("env python make.py > m.json", []),
+        ("apply_patch <<'P'\n*** Begin Patch\n*** Add File: m.json\n+{}\n*** End Patch\nP", ["m.json"]),
     ],
 )
 def test_only_text_that_stands_in_the_command_is_typed(command: str, typed: list[str]) -> None:
     assert typed_files(command) == typed
     assert "task.json" not in without_documents(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "<<A\n\tA\n" * 50_000,
+        "<<A\nA\n" * 50_000,
+        "cat <<A <<A <<A\n" * 50_000 + "A\n" * 50_000,
+        "# x\n" * 200_000,
+    ],
+)
+def test_no_command_takes_long(command: str) -> None:
+    start = time.monotonic()
+    typed_files(command)
+    assert time.monotonic() - start < 5
 
 
 def test_a_typed_file_is_a_write_beside_the_command(tmp_path: Path) -> None:

@@ -111,10 +111,14 @@ def write_csv(
     Tables meant for a spreadsheet go through :func:`spreadsheet_safe` first.
     """
     buffer = io.StringIO(newline="")
-    writer = csv.DictWriter(buffer, fieldnames=list(columns), lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
+    plain = csv.writer(buffer, lineterminator="\n")
+    # The module quotes no carriage return that is not part of its own line end, and refuses to read one.
+    quoted = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    plain.writerow(columns)
     for row in rows:
-        writer.writerow({key: "" if row.get(key) is None else row.get(key) for key in columns})
+        cells = ["" if row.get(key) is None else row.get(key) for key in columns]
+        odd = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+        (quoted if odd else plain).writerow(cells)
     write_text(target, buffer.getvalue())
 
 
