@@ -102,6 +102,12 @@ def test_spreadsheet_formulas_are_defused(cell: object, safe: object) -> None:
     assert files.spreadsheet_safe(cell) == safe
 
 
+def test_any_text_survives_a_table(tmp_path: Path) -> None:
+    odd = ["a\rb", "a\nb", 'a"b', "a,b", "\r", "a\r\nb", " a ", "a\tb", "\u2028", ""]
+    files.write_csv(tmp_path / "t.csv", ["x", "y"], [{"x": text, "y": 1} for text in odd])
+    assert [row["x"] for row in files.read_csv(tmp_path / "t.csv")] == odd
+
+
 def test_json_lines_split_on_newline_only(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"t": "a\u2028b"}\n\n{"t": 2}\n', encoding="utf-8")
     assert files.read_jsonl(tmp_path / "a.jsonl") == [{"t": "a\u2028b"}, {"t": 2}]

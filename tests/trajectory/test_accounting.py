@@ -11,6 +11,7 @@ import pytest
 
 from acpbench.harness.meters import CodexMeter, OpenCodeMeter
 from acpbench.trajectory import inspect_eval
+from acpbench.trajectory.atif_reader import from_atif
 from acpbench.trajectory.bounded import MAX_TEXT_CHARS
 from acpbench.trajectory.status import stream_status
 from acpbench.trajectory.typed import AgentMessage, Terminal, ToolCall, TypedTrajectory, UserMessage, parse
@@ -135,6 +136,41 @@ def test_what_an_agent_said_last_is_no_reason_of_the_harness(subtype: str) -> No
     rows[-1] |= {"errors": ["API Error: 529 overloaded"]}
     last = parsed("claude_code_stream", *rows).events[-1]
     assert isinstance(last, Terminal) and last.detail == "API Error: 529 overloaded"
+
+
+@pytest.mark.parametrize(
+    ("flag", "outcome"), [(True, "error"), (1, "error"), ("true", "error"), (0, "success")]
+)
+def test_an_error_flag_counts_however_it_is_written(flag: Any, outcome: str) -> None:
+    last = parsed("claude_code_stream", result(is_error=flag, duration_ms=2**62)).events[-1]
+    assert isinstance(last, Terminal) and last.outcome == outcome
+    assert "duration_s" not in parsed("claude_code_stream", result(duration_ms=2**62)).evidence
+
+
+# -- ATIF: the document's sums, else those of its steps --
+
+
+@pytest.mark.parametrize(
+    ("final", "expected"),
+    [
+        (None, (30, 3, pytest.approx(0.3), "ATIF step costs")),
+        ({"total_completion_tokens": 9}, (30, 9, pytest.approx(0.3), "ATIF step costs")),
+        (
+            {"total_prompt_tokens": 7, "total_completion_tokens": 9, "total_cost_usd": 5.0},
+            (7, 9, 5.0, "ATIF final_metrics.total_cost_usd"),
+        ),
+    ],
+)
+def test_atif_totals(final: dict | None, expected: tuple) -> None:
+    steps = [
+        {"step_id": n, "source": "agent", "message": "I",
+         "metrics": {"prompt_tokens": 10 * n, "completion_tokens": n, "cost_usd": 0.1 * n}}
+        for n in (1, 2)
+    ]  # fmt: skip
+    document = {"schema_version": "ATIF-v1.6", "session_id": "s", "agent": {"name": "a", "version": "1"},
+                "steps": steps} | ({"final_metrics": final} if final else {})  # fmt: skip
+    typed = from_atif(document)
+    assert (*tokens(typed), typed.cost_usd, typed.cost_source) == expected
 
 
 # -- Inspect: each call of the model sends the conversation again --

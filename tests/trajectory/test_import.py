@@ -356,3 +356,21 @@ def test_an_error_nobody_foresaw_is_a_refusal_too(tmp_path: Path, monkeypatch: p
     )
     assert isinstance(out.exception, InputError)
     assert str(out.exception).endswith("cannot be imported (RuntimeError: two lines)")
+
+
+def test_a_record_that_is_still_written_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "stream.jsonl"
+    source.write_text('{"type":"thread.started","thread_id":"t"}\n{"type":"turn.completed","usage":{}}\n')
+    write = importer._write
+
+    def slowly(*arguments: Any) -> Any:
+        with open(source, "a") as handle:
+            handle.write('{"type":"turn.started"}\n')
+        return write(*arguments)
+
+    monkeypatch.setattr(importer, "_write", slowly)
+    with pytest.raises(InputError, match="changed while it was read"):
+        import_file(source, tmp_path / "run")
+    assert not (tmp_path / "run").exists() and len(list(tmp_path.iterdir())) == 1

@@ -103,10 +103,14 @@ def _totals(
         output_tokens=whole(final.get("total_completion_tokens")),
         reasoning_tokens=whole(mapping(final.get("extra")).get("reasoning_tokens")),
     )
-    cost = dollars(final.get("total_cost_usd"))
-    collector.total(
-        totals if totals.known() else summed(steps), cost, cost_source or "ATIF final_metrics.total_cost_usd"
-    )
+    # What the document does not sum up is summed over its steps, number by number.
+    of_steps = (summed(steps) or Totals()).known()
+    cost, source = dollars(final.get("total_cost_usd")), "ATIF final_metrics.total_cost_usd"
+    if cost is None:
+        costs = [event.cost_usd for event in collector.events if isinstance(event, UsageEvent)]
+        known = [one for one in costs if one is not None]
+        cost, source = (sum(known), "ATIF step costs") if known else (None, source)
+    collector.total(Totals(**of_steps | totals.known()), cost, cost_source or source)
 
 
 def _steps(

@@ -116,6 +116,11 @@ def whole(value: Any) -> int | None:
     return int(value) if 0 <= value < MAX_INT else None
 
 
+def yes(value: Any) -> bool:
+    """Whether a flag is set, however it is written: ``true``, ``1`` or ``"true"``."""
+    return value is True or (isinstance(value, int) and value == 1) or str(value).lower() == "true"
+
+
 def dollars(value: Any) -> float | None:
     """A finite, non-negative amount, else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from acpbench.trajectory.bounded import dollars, items, mapping, whole, words
+from acpbench.trajectory.bounded import dollars, items, mapping, whole, words, yes
 from acpbench.trajectory.claude_messages import Messages, claude_usage
 from acpbench.trajectory.parsing import Collector, summed
 from acpbench.trajectory.typed import SessionEvent, Terminal, Totals, UsageEvent
 
+MAX_DURATION_MS = 366 * 86_400_000
 SUBAGENT = "sidechain"
 """Name of a sub-agent whose lines do not name it (older session files)."""
 
@@ -80,7 +81,7 @@ class ClaudeStream:
         for denial in items(row.get("permission_denials"))[:100]:
             self.out.notice("permission_denied", mapping(denial).get("tool_name"))
         subtype = words(row.get("subtype")) or "(no subtype)"
-        flagged = row.get("is_error") is True
+        flagged = yes(row.get("is_error"))
         refused = row.get("stop_reason") == "refusal"
         failed = flagged or subtype != "success" or refused
         status = row.get("api_error_status")
@@ -98,7 +99,7 @@ class ClaudeStream:
             detail=self.out.text("; ".join(errors) or own or row.get("terminal_reason")),
         )
         duration = whole(row.get("duration_ms"))
-        if duration is not None:
+        if duration is not None and duration < MAX_DURATION_MS:
             self.out.typed.evidence["duration_s"] = duration / 1000
 
     def finish(self) -> None:

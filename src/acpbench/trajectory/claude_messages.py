@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from acpbench.trajectory.bounded import items, mapping, whole, words
+from acpbench.trajectory.bounded import items, mapping, whole, words, yes
 from acpbench.trajectory.parsing import Collector, add_numbers, summed
 from acpbench.trajectory.typed import (
     AgentMessage,
@@ -183,7 +183,7 @@ class Messages:
             ToolResult,
             call_id=call_id,
             content=self.out.text(block_text(block.get("content"))),
-            is_error=block.get("is_error") is True,
+            is_error=yes(block.get("is_error")),
             structured=self.out.bounds.value(extra) if isinstance(extra, dict) and extra else None,
         )
         if self.out.agent is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from acpbench.trajectory.bounded import items, mapping, whole, words
+from acpbench.trajectory.bounded import items, mapping, whole, words, yes
 from acpbench.trajectory.claude_messages import block_text
 from acpbench.trajectory.parsing import Collector, RunningTotal
 from acpbench.trajectory.typed import (
@@ -176,7 +176,7 @@ class CodexExec:
         result, error = mapping(item.get("result")), item.get("error")
         structured = result.get("structured_content")
         content = message_of(error) if error else block_text(result.get("content"))
-        failed = bool(error) or item.get("status") in _FAILED or result.get("is_error") is True
+        failed = bool(error) or item.get("status") in _FAILED or yes(result.get("is_error"))
         self._result(identity, content, failed, structured if isinstance(structured, dict) else None)
 
     def _file_change(self, item: dict[str, Any], phase: str) -> None:

@@ -73,7 +73,8 @@ def import_file(
             "is there already and not an empty folder; a record is never overwritten", file=output
         )
     with open_regular(source) as handle:
-        size = os.fstat(handle.fileno()).st_size
+        status = os.fstat(handle.fileno())
+    size = status.st_size
     if size > MAX_SOURCE_BYTES:
         raise InputError(f"has {size} bytes; at most {MAX_SOURCE_BYTES} are read", file=source)
     found = detect(source) if source_format == AUTO else _as_format(source, source_format)
@@ -89,6 +90,9 @@ def import_file(
     try:
         work.mkdir()
         record = _write(work, source, found, typed, names, identity, sample, subagents)
+        now = os.stat(source)
+        if (now.st_size, now.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
+            raise InputError("changed while it was read; import it when its run has ended", file=source)
         os.rename(work, output)
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -23,7 +23,7 @@ MAX_LINE_BYTES = 8 * 1024 * 1024
 KEEP_STRING_BYTES = 64 * 1024
 KEEP_HEAD_BYTES = 64 * 1024
 CHUNK_BYTES = 1024 * 1024
-MAX_OBJECTS_PER_LINE = 1_000
+MAX_OBJECTS_PER_LINE = 100_000
 
 UNTERMINATED = "the last line has no newline"
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
