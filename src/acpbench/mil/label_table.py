@@ -172,6 +172,9 @@ def _label(
     if is_missing(row["patient_id"]):
         return None, "no patient_id"
     cells = [row[column] for column in columns]
+    if task.classes and (mapped := task.canonical_label(cells[0])) is not None:
+        # Also of a cell that reads as missing elsewhere: a map may say that "None" is a class.
+        return {"label": mapped}, ""
     if any(is_missing(cell) for cell in cells):
         return None, "no label"
     if task.output_type == "survival":
@@ -184,8 +187,7 @@ def _label(
     if task.output_type == "continuous":
         number = parse_number(cells[0])
         return ({"label": number}, "") if number is not None else (None, f"{cells[0]!r} is not a number")
-    label = task.canonical_label(cells[0])
-    return ({"label": label}, "") if label is not None else (None, f"label {cells[0]!r} is not a class")
+    return None, f"label {cells[0]!r} is not a class"
 
 
 def _patient_labels(rows: Sequence[dict[str, Any]], file: object) -> dict[str, dict[str, Any]]:

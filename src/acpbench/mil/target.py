@@ -57,6 +57,9 @@ def make_target(task_id: str, binding: TaskBinding, task: Task | None) -> Target
         output_type = binding.resolved_output_type or "binary"
         classes, name, codes = list(binding.classes or []), task_id, None
         primary = PRIMARY_METRIC[output_type]
+    clash = LabelIndex.clash(classes, codes)
+    if clash:
+        raise InputError(f"{clash}; name the classes otherwise", field=f"tasks.{task_id}.classes")
     unknown = sorted(set((binding.label_map or {}).values()) - set(classes))
     if unknown:
         raise InputError(
