@@ -53,6 +53,18 @@ def test_patients_that_were_left_out_are_counted(record, view_of) -> None:
     assert (found["n"], found["n_patients"], found["n_expected"]) == (6, 6, 8)
 
 
+@pytest.mark.parametrize("access", ["heldout", "open"])
+def test_patients_of_another_split_are_counted(record, view_of, access: str) -> None:
+    """An agent that holds all labels may split anew; that it tests on others' training patients is told."""
+    record.label_access = access
+    rows = prediction_rows(splits=("train", "validation", "test"))
+    moved = [row["case_id"] for row in rows if row["split"] == "train"][:3]
+    rows = [row | ({"split": "test"} if row["case_id"] in moved else {}) for row in rows]
+    found = result(view_of(with_table(record, rows)))
+    assert found["n_split_mismatch"] == 3
+    assert found["n"] == (8 if access == "heldout" else 11)
+
+
 def test_validation_stands_in_when_there_is_no_test(record, view_of) -> None:
     found = result(view_of(with_table(record, prediction_rows(splits=("validation",)))))
     assert found["headline_split"] == "validation" and found["n"] == 8

@@ -206,6 +206,7 @@ def diagnostic_rows(data: StudyData) -> Iterator[Row]:
             "primary_high": high,
             "probability_status": content.get("probability_status"),
             "n_label_conflict": content.get("n_label_conflict"),
+            "n_split_mismatch": content.get("n_split_mismatch"),
             "n_unmappable": content.get("n_unmappable"),
             "null_reason": value["reason"] if value["value"] is None else "",
         }
@@ -391,6 +392,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
         "primary_high",
         "probability_status",
         "n_label_conflict",
+        "n_split_mismatch",
         "n_unmappable",
         "null_reason",
     ),

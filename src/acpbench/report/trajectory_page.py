@@ -210,6 +210,7 @@ def _diagnostic(trajectory: Trajectory) -> dict[str, Any]:
         "probability_status": short(content.get("probability_status") or "not stated", 120),
         "collapsed": _collapsed(content),
         "conflicts": number(content.get("n_label_conflict")),
+        "moved": number(content.get("n_split_mismatch")),
     }
 
 

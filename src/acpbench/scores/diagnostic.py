@@ -205,7 +205,8 @@ def diagnostic_result(
         "n_unreferenced": sum(not row.matched for row in all_rows),
         "n_duplicates": chosen.n_duplicates if chosen else 0,
         "n_split_mismatch": sum(
-            bool(r.matched and r.split_agent and r.split_agent != r.split) for r in all_rows
+            bool(r.matched and r.split_agent and labels.split_of(r.patient_id) not in ("", r.split_agent))
+            for r in all_rows
         ),
         "levels": levels(chosen, task, labels) if chosen else dict.fromkeys(LEVELS),
         "rounds": rounds,
