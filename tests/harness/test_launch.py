@@ -229,7 +229,7 @@ def test_lines_are_dated_when_they_come_however_slow_the_disk_is(
     assert copy.error is None and len(waits) >= 3
     rows = (tmp_path / "times").read_text().splitlines()[1:]
     late_s = [float(row.split(",")[2]) - moment for row, moment in zip(rows, sent, strict=True)]
-    assert min(late_s) >= -0.001 and max(late_s) < 0.4, late_s
+    assert min(late_s) >= -0.001 and max(late_s) < 0.6, late_s
     assert (tmp_path / "out").read_text().splitlines() == [f"line {number}" for number in range(12)]
 
 

@@ -14,7 +14,15 @@ from acpbench.trajectory import inspect_eval
 from acpbench.trajectory.atif_reader import from_atif
 from acpbench.trajectory.bounded import MAX_TEXT_CHARS
 from acpbench.trajectory.status import stream_status
-from acpbench.trajectory.typed import AgentMessage, Terminal, ToolCall, TypedTrajectory, UserMessage, parse
+from acpbench.trajectory.typed import (
+    AgentMessage,
+    Terminal,
+    ToolCall,
+    TypedTrajectory,
+    UserMessage,
+    parse,
+    to_atif,
+)
 
 
 def parsed(source_format: str, *rows: dict[str, Any]) -> TypedTrajectory:
@@ -145,6 +153,46 @@ def test_an_error_flag_counts_however_it_is_written(flag: Any, outcome: str) -> 
     last = parsed("claude_code_stream", result(is_error=flag, duration_ms=2**62)).events[-1]
     assert isinstance(last, Terminal) and last.outcome == outcome
     assert "duration_s" not in parsed("claude_code_stream", result(duration_ms=2**62)).evidence
+
+
+# -- a result that is written down before its call --
+
+
+def test_a_result_before_its_call_answers_it() -> None:
+    def block(kind: str, **fields: Any) -> dict[str, Any]:
+        role = "assistant" if kind == "tool_use" else "user"
+        message = {"role": role, "content": [{"type": kind} | fields], "stop_reason": "end_turn"}
+        return {"type": role, "sessionId": "s", "timestamp": "2026-01-01T00:00:00Z", "message": message}
+
+    rows = [
+        block("tool_result", tool_use_id="b", content="late"),
+        block("tool_use", id="a", name="Bash", input={}),
+        block("tool_use", id="b", name="Read", input={}),
+        block("tool_result", tool_use_id="a", content="done", is_error=True),
+        block("tool_result", tool_use_id="never", content="lost"),
+    ]
+    typed = parsed("claude_code_session", *rows)
+    assert typed.evidence["pending_calls"] == 0
+    steps = to_atif(typed)["steps"]
+    calls = {call["tool_call_id"]: call for step in steps for call in step.get("tool_calls", [])}
+    assert {name: call["extra"]["exit_status"] for name, call in calls.items()} == {"a": "error", "b": "ok"}
+    results = [
+        (result.get("source_call_id"), result["content"])
+        for step in steps
+        for result in step.get("observation", {}).get("results", [])
+    ]
+    assert set(results) == {(None, "lost"), ("a", "done"), ("b", "late")} and len(results) == 3
+
+
+def test_a_rollout_output_before_its_call_leaves_none_open() -> None:
+    def item(**fields: Any) -> dict[str, Any]:
+        return {"timestamp": "2026-01-01T00:00:00Z", "type": "response_item", "payload": fields}
+
+    out = item(type="function_call_output", call_id="a", output="x")
+    call = item(type="function_call", call_id="a", name="shell", arguments="{}")
+    assert parsed("codex_rollout", out, call).evidence["pending_calls"] == 0
+    assert parsed("codex_rollout", call, out).evidence["pending_calls"] == 0
+    assert parsed("codex_rollout", call).evidence["pending_calls"] == 1
 
 
 # -- ATIF: the document's sums, else those of its steps --

@@ -9,6 +9,7 @@ What the format has no field for (how a call ended, its server, notices, the end
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import Any
 
 from acpbench.trajectory.typed import (
@@ -124,8 +125,11 @@ class AtifBuilder:
 class _Exporter:
     """Groups typed events into steps: what an agent says and asks for until something answers is one step."""
 
-    def __init__(self, builder: AtifBuilder) -> None:
+    def __init__(self, builder: AtifBuilder, events: Sequence[Any]) -> None:
         self.builder = builder
+        # A result may be written down before its call: it waits for it.
+        self.to_come = Counter(event.call_id for event in events if isinstance(event, ToolCall))
+        self.early: dict[str, deque[ToolResult]] = {}
         self.current: dict[str, Any] | None = None
         self.key: tuple[str | None, str | None] = (None, None)
         self.waiting: dict[str, deque[tuple[dict[str, Any], dict[str, Any]]]] = {}
@@ -186,12 +190,18 @@ class _Exporter:
         unique = self.builder.add_call(step, event.call_id, event.name, event.arguments, extra=extra)
         call = next(call for call in reversed(step["tool_calls"]) if call["tool_call_id"] == unique)
         self.waiting.setdefault(event.call_id, deque()).append((step, call))
+        self.to_come[event.call_id] -= 1
+        if self.early.get(event.call_id):
+            self._result(self.early[event.call_id].popleft())
 
     def _result(self, event: ToolResult) -> None:
         waiting = self.waiting.get(event.call_id)
         if waiting:
             self.answered[event.call_id] = waiting.popleft()
         pair = self.answered.get(event.call_id)
+        if pair is None and self.to_come[event.call_id] > len(self.early.get(event.call_id, ())):
+            self.early.setdefault(event.call_id, deque()).append(event)
+            return
         extra: dict[str, Any] = {"is_error": event.is_error} | ({"t": event.t} if event.t else {})
         if event.structured:
             extra["structured"] = event.structured
@@ -279,7 +289,7 @@ def to_atif(
         agent_version=typed.harness_version or "unknown",
         model=typed.model,
     )
-    exporter = _Exporter(builder)
+    exporter = _Exporter(builder, typed.events)
     for event in typed.events:
         exporter.add(event)
     totals = typed.totals

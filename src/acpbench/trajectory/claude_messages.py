@@ -18,6 +18,7 @@ from acpbench.trajectory.typed import (
     UserMessage,
 )
 
+NO_CALL = "(no call)"
 _SYSTEM_NOTICES = {
     "api_error",
     "away_summary",
@@ -84,6 +85,7 @@ class Messages:
         self.out = collector
         self.usage: dict[tuple[str, str], Totals] = {}
         self.open_calls: dict[str, str | None] = {}
+        self.answered: set[str] = set()
         self.stop_reason: str | None = None
         self.last_speaker: str | None = None
 
@@ -133,7 +135,10 @@ class Messages:
         name, server = split_server(self.out.text(block.get("name"), 300))
         call_id = self.out.text(block.get("id") or f"line {self.out.line}", 300)
         arguments = self.out.bounds.mapping(block.get("input"))
-        self.open_calls[call_id] = self.out.agent
+        if call_id in self.answered:
+            self.answered.discard(call_id)
+        else:
+            self.open_calls[call_id] = self.out.agent
         self.out.add(
             ToolCall,
             call_id=call_id,
@@ -178,7 +183,8 @@ class Messages:
 
     def _tool_result(self, block: dict[str, Any], extra: Any) -> None:
         call_id = self.out.text(block.get("tool_use_id"), 300)
-        self.open_calls.pop(call_id, None)
+        if self.open_calls.pop(call_id, NO_CALL) == NO_CALL:
+            self.answered.add(call_id)  # its call may come later
         self.out.add(
             ToolResult,
             call_id=call_id,

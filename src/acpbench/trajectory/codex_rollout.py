@@ -65,6 +65,7 @@ class CodexRollout:
         self.totals = RunningTotal()
         self.of_calls: Totals | None = None
         self.open: set[str] = set()
+        self.answered: set[str] = set()
         self.shown: dict[tuple[str, str], list[Any]] = {}
         self.carried: Counter[tuple[str, str]] = Counter()
         self.task_open: bool | None = None
@@ -159,7 +160,9 @@ class CodexRollout:
         call_id = self.out.text(item.get("call_id") or item.get("id") or f"line {self.out.line}", 300)
         given = item.get("arguments", item.get("input", item.get("action")))
         if kind != "web_search_call":  # a hosted tool: its output is not in the file
-            self.open.add(call_id)
+            if call_id not in self.answered:
+                self.open.add(call_id)
+            self.answered.discard(call_id)
         self.last_speaker = "tool"
         self.out.add(
             ToolCall,
@@ -171,7 +174,10 @@ class CodexRollout:
 
     def _output(self, item: dict[str, Any]) -> None:
         call_id = self.out.text(item.get("call_id"), 300)
-        self.open.discard(call_id)
+        if call_id in self.open:
+            self.open.discard(call_id)
+        else:
+            self.answered.add(call_id)  # its call may come later
         output = item.get("output")
         content, code, failed = block_text(output), None, False
         parsed = decoded(output) if isinstance(output, str) and output.startswith("{") else output
