@@ -137,7 +137,7 @@ def moment(value: Any) -> str | None:
     milliseconds; None for anything else."""
     try:
         if isinstance(value, str) and len(value) <= 64:
-            parsed = datetime.fromisoformat(value)
+            parsed = datetime.fromisoformat(value.strip().upper())
             return iso_time((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp())
         if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
             # Unix seconds pass 10**11 in the year 5138; milliseconds did so in 1973.
