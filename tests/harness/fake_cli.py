@@ -467,9 +467,12 @@ def act(model: str, stream: Stream, tools: Tools, key: str) -> None:
         finished(stream)
     elif model == "burrows":
         workspace = os.getcwd()
-        for _ in range(1500):
-            os.mkdir("d")
-            os.chdir("d")
+        os.makedirs(os.path.join(os.environ["CODEX_HOME"], "sessions"))
+        for start in (workspace, os.path.join(os.environ["CODEX_HOME"], "sessions")):
+            os.chdir(start)
+            for _ in range(1500):
+                os.mkdir("d")
+                os.chdir("d")
         os.chdir(workspace)
         for _ in range(30):
             os.mkdir("n" * 200)

@@ -227,7 +227,7 @@ def test_an_agent_that_burrows_loses_its_burrow_and_nothing_else(side: Side, pro
     manifest = (run_dir(side) / "manifest.csv").read_text()
     assert "reports/kept.md,4," in manifest and "deep.txt" not in manifest
     assert (run_dir(side) / "workspace").stat().st_mode & 0o700 == 0o700
-    shutil.rmtree(run_dir(side))  # nothing is left that cannot be removed
+    shutil.rmtree(run_dir(side).parent)  # nothing is left that cannot be removed, and no home
 
 
 def test_an_agent_that_reaches_out_gains_nothing(side: Side, programs: Path) -> None:

@@ -25,7 +25,7 @@ from acpbench.core.ids import trajectory_id
 from acpbench.harness import preflight
 from acpbench.harness.adapter import PROMPT, Evidence, Run, Status, adapter_for
 from acpbench.harness.attempts import DECLARED, collecting, last_attempt, show, unaccepted
-from acpbench.harness.conclude import conclude
+from acpbench.harness.conclude import conclude, open_folders
 from acpbench.harness.context import CONTEXT_VARIABLE, RunContext
 from acpbench.harness.environment import (
     agent_environment,
@@ -187,6 +187,7 @@ class Collection:
             return conclude(self, ending, status)
         finally:
             # Caches, and whatever a harness remembers of its login: no part of the record.
+            open_folders(self.home)
             shutil.rmtree(self.home, ignore_errors=True)
 
     def _build(self) -> None:
@@ -271,6 +272,7 @@ class Collection:
                 self._wrap,
                 self.evidence,
             )
+        open_folders(self.home)
         self.notes += keep_session_files(self.adapter, self.home, self.attempt, self.scrubber)
         missing = calls_missing_from_stream(self.adapter, self.attempt, typed, self.evidence.export)
         self.notes += [missing] if missing else []
