@@ -438,5 +438,25 @@ def test_a_rewritten_registry_does_not_legalise_a_tool(run: RunBuilder, check) -
     assert rows["P3.d2"]["status"] == "FAIL"
 
 
+@pytest.mark.parametrize("what", ["roles", "removed", "emptied", "surrogate"])
+def test_a_changed_registry_changes_no_role(run: RunBuilder, check, what: str) -> None:
+    """With roles of the agent's own making, training would be no modelling and reading would be a rerun."""
+    honest = {item: row["status"] for item, row in check(run).items()}
+    if what == "removed":
+        (run.workspace / "registry.json").unlink()
+    else:
+        forged = {
+            "roles": {
+                "tools": [{"id": "read_table", "role": "model"}, {"id": "train_mil", "role": "report"}]
+            },
+            "emptied": {"tools": []},
+            "surrogate": {"tools": "\ud800"},
+        }[what]
+        (run.workspace / "registry.json").write_text(json.dumps(forged))
+        run.touch("registry.json", 40)
+    found = {item: row["status"] for item, row in check(run).items()}
+    assert {item for item in found if found[item] != honest[item]} <= {"P3.d2"}
+
+
 def test_entity_table_helper() -> None:
     assert table(["a", "b"], [[1, "x,y"]]) == 'a,b\n1,"x,y"\n'

@@ -15,8 +15,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from acpbench.adjudication.view import RecordView, Unit
+from acpbench.rubric.evidence import trusted_registry
 from acpbench.rubric.formats import number
 from acpbench.rubric.language import find_overclaims
+from acpbench.trajectory.record import load_manifest, load_run
 
 SPEC = "plan/workflow_spec.json"
 PLAN = "plan/plan.md"
@@ -233,8 +235,9 @@ class Case:
 
     @cached_property
     def registry(self) -> dict[str, dict[str, Any]]:
-        """Tool id → entry of the registry that the run was given."""
-        tools = self.record.object("registry.json").get("tools")
+        """Tool id → entry of the registry that the run was given, not of what the agent made of it."""
+        run, manifest = load_run(self.record.run_dir), load_manifest(self.record.run_dir)
+        tools = trusted_registry(run, manifest, self.record.json("registry.json")).get("tools")
         return {
             tool["id"]: tool
             for tool in (tools if isinstance(tools, list) else [])

@@ -237,7 +237,7 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
 
 def sha256_json(value: Any) -> str:
     """Hex SHA-256 of a value's canonical JSON."""
-    return sha256_bytes(canonical_json(_finite(value)).encode())
+    return sha256_bytes(canonical_json(_finite(value)).encode("utf-8", "surrogatepass"))
 
 
 MAX_RELATIVE_BYTES = 3_000

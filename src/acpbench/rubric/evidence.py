@@ -15,11 +15,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from acpbench.core.files import sha256_json
 from acpbench.rubric import formats
 from acpbench.rubric.formats import Loaded
 from acpbench.tasks.models import Task
 from acpbench.trajectory.events import Event, load_events
-from acpbench.trajectory.record import ManifestRow, load_manifest, load_run, require_same_split
+from acpbench.trajectory.record import (
+    ManifestRow,
+    RunRecord,
+    load_manifest,
+    load_run,
+    require_same_split,
+)
 
 WINDOW_TOLERANCE_S = 2.0
 RUN_PREFIX = "run:"
@@ -143,8 +150,9 @@ class Evidence:
 
     @cached_property
     def tool_roles(self) -> dict[str, str]:
-        """Tool id → role, from the registry the run was given."""
-        tools = formats.items(formats.mapping(self.given_json("registry.json").value).get("tools"))
+        """Tool id → role, from the registry the run was given (see :func:`trusted_registry`)."""
+        registry = trusted_registry(self.run, self.manifest, self.given_json("registry.json").value)
+        tools = formats.items(registry.get("tools"))
         return {
             formats.words(tool.get("id")): formats.words(tool.get("role"))
             for tool in tools
@@ -272,6 +280,25 @@ class Evidence:
     def resolve(self, ref: Any) -> str | None:
         """:func:`resolve_ref` in this record."""
         return resolve_ref(self.run_dir, ref)
+
+
+def trusted_registry(run: RunRecord, manifest: Mapping[str, ManifestRow], copy: Any) -> dict[str, Any]:
+    """The registry document of a run: the workspace's copy unless the agent changed or removed it, else this
+    package's own.
+
+    Args:
+        run: names the digest of the registry that the run was given.
+        manifest: says when the copy was last changed.
+        copy: ``registry.json`` as it was left.
+    """
+    row = manifest.get("registry.json")
+    if row is not None and isinstance(copy, dict):
+        untouched = run.imported is None and row.mtime <= run.window_s[0]
+        if untouched or sha256_json(copy) == run.digests.tools:
+            return copy
+    from acpbench.harness.registry import registry_document
+
+    return registry_document()
 
 
 def _by_patient(labels: Iterable[Mapping[str, str]]) -> dict[str, Reference]:
