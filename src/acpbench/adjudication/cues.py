@@ -18,7 +18,6 @@ from acpbench.adjudication.view import RecordView, Unit
 from acpbench.rubric.evidence import trusted_registry
 from acpbench.rubric.formats import number
 from acpbench.rubric.language import find_overclaims
-from acpbench.trajectory.record import load_manifest, load_run
 
 SPEC = "plan/workflow_spec.json"
 PLAN = "plan/plan.md"
@@ -236,8 +235,8 @@ class Case:
     @cached_property
     def registry(self) -> dict[str, dict[str, Any]]:
         """Tool id → entry of the registry that the run was given, not of what the agent made of it."""
-        run, manifest = load_run(self.record.run_dir), load_manifest(self.record.run_dir)
-        tools = trusted_registry(run, manifest, self.record.json("registry.json")).get("tools")
+        given = self.record.json("registry.json") if self.record.untouched("registry.json") else None
+        tools = trusted_registry(given).get("tools")
         return {
             tool["id"]: tool
             for tool in (tools if isinstance(tools, list) else [])

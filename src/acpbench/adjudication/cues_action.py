@@ -160,10 +160,10 @@ def assignments(rows: list[dict[str, str]]) -> dict[str, str]:
 
 def a2_s2(case: Case) -> Verdict:
     config = case.record.yaml(CONFIG)
-    given = assignments(case.record.table("data/splits.csv"))
+    given = assignments(case.record.given_table("data/splits.csv"))
     used = assignments(case.record.table(f"{ROUND_0}/splits.csv"))
     column = config.get("label_column")
-    columns = set((case.record.table("data/slide_manifest.csv") or [{}])[0])
+    columns = set((case.record.given_table("data/slide_manifest.csv") or [{}])[0])
     expected = {"time", "event"} if case.survival else {"label"}
     named = set(column) if isinstance(column, list) else set(re.split(r"[\s,;/+]+", str(column or "")))
     return grade(

@@ -123,7 +123,7 @@ def a4_s3(case: Case) -> Verdict:
 
 
 def a5_s1(case: Case) -> Verdict:
-    cohort = case.record.table("data/slide_manifest.csv")
+    cohort = case.record.given_table("data/slide_manifest.csv")
     listed = {row.get("slide_id"): row for row in case.record.table(f"{ROUND_0}/slide_manifest.csv")}
     wanted = {row["slide_id"] for row in cohort if row.get("slide_id")}
     dropped = [row for row in listed.values() if row.get("status", "ok") != "ok"]
@@ -167,7 +167,7 @@ def a5_s2(case: Case) -> Verdict:
 
 def held_out_only(case: Case, round_id: int) -> bool:
     """Whether predictions cover held-out patients only, going by the given split file."""
-    given = assignments(case.record.table("data/splits.csv"))
+    given = assignments(case.record.given_table("data/splits.csv"))
     rows = case.predictions(round_id)
     return bool(rows) and all(
         given.get(row.get("case_id", "")) in ("validation", "test")
@@ -237,7 +237,7 @@ def a6_s2(case: Case) -> Verdict:
         for call in case.record.ok_calls("read_table")
         if re.search(r"split|manifest", str(call.args.get("path")))
     ]
-    given = assignments(case.record.table("data/splits.csv"))
+    given = assignments(case.record.given_table("data/splits.csv"))
     differing = bool(rows) and any(given.get(patient, split) != split for patient, split in rows.items())
     return grade(
         part("a leakage check", leak[:1]),

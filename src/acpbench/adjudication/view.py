@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from acpbench.adjudication.injection import Finding, blank_lines, find_addresses
+from acpbench.core.errors import InputError
 from acpbench.core.files import sha256_bytes, walk_files
 from acpbench.trajectory.events import Event, load_events
+from acpbench.trajectory.record import load_manifest, load_run
 
 MAX_FILE_BYTES = 2 * 1024 * 1024
 TEXT_SUFFIXES = frozenset(
@@ -156,6 +158,23 @@ class RecordView:
             return [{k: v or "" for k, v in row.items() if isinstance(k, str)} for row in reader]
         except csv.Error:
             return []
+
+    @cached_property
+    def _changed(self) -> set[str]:
+        """Workspace files last changed after the run began."""
+        try:
+            begun = load_run(self.run_dir).window_s[0]
+            return {path for path, row in load_manifest(self.run_dir).items() if row.mtime > begun}
+        except InputError:
+            return set(self.files)
+
+    def untouched(self, path: str) -> bool:
+        """Whether a file lies as the run was given it."""
+        return path in self.files and path not in self._changed
+
+    def given_table(self, path: str) -> list[dict[str, str]]:
+        """Rows of a table the run was given; empty once the agent changed it."""
+        return self.table(path) if self.untouched(path) else []
 
     # ---- text units --------------------------------------------------------------------------------
     def units(self, path: str) -> list[Unit]:

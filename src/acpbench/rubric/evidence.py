@@ -15,18 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from acpbench.core.files import sha256_json
 from acpbench.rubric import formats
 from acpbench.rubric.formats import Loaded
 from acpbench.tasks.models import Task
 from acpbench.trajectory.events import Event, load_events
-from acpbench.trajectory.record import (
-    ManifestRow,
-    RunRecord,
-    load_manifest,
-    load_run,
-    require_same_split,
-)
+from acpbench.trajectory.record import ManifestRow, load_manifest, load_run, require_same_split
 
 WINDOW_TOLERANCE_S = 2.0
 RUN_PREFIX = "run:"
@@ -151,7 +144,7 @@ class Evidence:
     @cached_property
     def tool_roles(self) -> dict[str, str]:
         """Tool id → role, from the registry the run was given (see :func:`trusted_registry`)."""
-        registry = trusted_registry(self.run, self.manifest, self.given_json("registry.json").value)
+        registry = trusted_registry(self.given_json("registry.json").value)
         tools = formats.items(registry.get("tools"))
         return {
             formats.words(tool.get("id")): formats.words(tool.get("role"))
@@ -227,12 +220,22 @@ class Evidence:
         return self._load("table", path, output=True)
 
     def given_json(self, path: str) -> Loaded:
-        """JSON of a file the run was given (no window)."""
-        return self._load("json", path, output=False)
+        """JSON of a file the run was given: nothing once the agent changed it."""
+        return self._given("json", path)
 
     def given_table(self, path: str) -> Loaded:
-        """CSV of a file the run was given (no window)."""
-        return self._load("table", path, output=False)
+        """CSV of a file the run was given: nothing once the agent changed it."""
+        return self._given("table", path)
+
+    def untouched(self, path: str) -> bool:
+        """Whether a file lies as the run was given it: last changed before the run began."""
+        row = self.manifest.get(path)
+        return row is not None and row.mtime <= self.window_s[0]
+
+    def _given(self, kind: str, path: str) -> Loaded:
+        if path in self.manifest and not self.untouched(path):
+            return Loaded(None, "was changed during the run")
+        return self._load(kind, path, output=False)
 
     # -- rounds --
 
@@ -282,20 +285,14 @@ class Evidence:
         return resolve_ref(self.run_dir, ref)
 
 
-def trusted_registry(run: RunRecord, manifest: Mapping[str, ManifestRow], copy: Any) -> dict[str, Any]:
-    """The registry document of a run: the workspace's copy unless the agent changed or removed it, else this
-    package's own.
+def trusted_registry(given: Any) -> dict[str, Any]:
+    """The registry document of a run: the workspace's, or this package's own where the agent changed it.
 
     Args:
-        run: names the digest of the registry that the run was given.
-        manifest: says when the copy was last changed.
-        copy: ``registry.json`` as it was left.
+        given: content of ``registry.json``, ``None`` when it is not as the run was given it.
     """
-    row = manifest.get("registry.json")
-    if row is not None and isinstance(copy, dict):
-        untouched = run.imported is None and row.mtime <= run.window_s[0]
-        if untouched or sha256_json(copy) == run.digests.tools:
-            return copy
+    if isinstance(given, dict):
+        return given
     from acpbench.harness.registry import registry_document
 
     return registry_document()

@@ -133,7 +133,7 @@ def config_fits_task(case: Case) -> Outcome:
 
 def _is_given_split(case: Case, split_id: str, named: str) -> bool:
     row = case.evidence.manifest.get(GIVEN_SPLITS)
-    if not split_id or row is None:
+    if not split_id or row is None or not case.evidence.untouched(GIVEN_SPLITS):
         return False
     digest = split_id.removeprefix("sha256:").lower()
     return split_id in (named, GIVEN_SPLITS, "splits.csv") or (
