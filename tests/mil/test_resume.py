@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 
 from acpbench.core.errors import InputError
 from acpbench.core.files import read_json, write_csv
+from acpbench.features.store import FeatureBag, read_features, write_features
 from acpbench.mil import crossval
 from acpbench.mil.bags import PatientBag
 from acpbench.mil.crossval import FOLD_FILES, finished_fold, train_reference_fold
@@ -94,6 +96,56 @@ def test_a_checkpoint_of_another_run_or_a_damaged_one_is_left_aside(tmp_path, da
     )
     fitted = train_fold(bags[:8], bags[8:], "binary", ["a", "b"], SETTINGS, checkpoint=place)
     assert save_model(fitted) == whole and not place.exists()
+
+
+@pytest.mark.parametrize("what", ["validation", "swapped", "one tile"])
+def test_a_checkpoint_of_other_features_is_left_aside(tmp_path, monkeypatch, what):
+    """Of the same patients, sizes, means and scales: the features themselves are what counts."""
+    from acpbench.mil.fitting import Run
+
+    bags = small_bags("binary")
+    kept = {"checkpoint": tmp_path / "c.pt", "checkpoint_every_s": 0}
+    original = Run._epoch
+
+    def stop(self, *part):
+        if len(self.history) == 5:
+            raise Killed
+        return original(self, *part)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_epoch", stop)
+        with pytest.raises(Killed):
+            train_fold(bags[:8], bags[8:], "binary", ["a", "b"], SETTINGS, **kept)
+    changed = list(bags)
+    if what == "swapped":
+        changed[0] = replace(bags[0], features=bags[2].features)
+        changed[2] = replace(bags[2], features=bags[0].features)
+    else:
+        features = bags[9].features.copy()
+        features[:1] = features[:1] + 1 if what == "one tile" else features[1:2]
+        changed[9] = replace(bags[9], features=-features if what == "validation" else features)
+    whole = save_model(train_fold(changed[:8], changed[8:], "binary", ["a", "b"], SETTINGS))
+    assert save_model(train_fold(changed[:8], changed[8:], "binary", ["a", "b"], SETTINGS, **kept)) == whole
+
+
+def test_a_fold_of_features_that_changed_after_a_kill_begins_anew(tmp_path, monkeypatch):
+    from acpbench.mil import train
+
+    prepared(tmp_path)
+    seen = []
+    original = train.Checkpoint
+
+    def watched(path, key, every_s):
+        seen.append(key)
+        return original(path, key, every_s)
+
+    monkeypatch.setattr(train, "Checkpoint", watched)
+    for _ in range(2):
+        one_fold(tmp_path)
+        path = sorted((tmp_path / "features").glob("*.h5"))[0]
+        held = read_features(path)
+        write_features(path, FeatureBag(-held.features, held.coords, held.attrs))
+    assert len(set(seen)) == 2
 
 
 def test_a_checkpoint_runs_no_code(tmp_path):

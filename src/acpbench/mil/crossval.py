@@ -120,6 +120,7 @@ def train_reference_fold(
         cache_mb=cache_mb,
         checkpoint=out / CHECKPOINT_NAME,
         checkpoint_every_s=checkpoint_every_s,
+        inputs_sha256=sha256_json(made_by),
     )
     predicted = predict(fitted, parts["test"])
     if task.output_type == "survival":

@@ -7,6 +7,7 @@ bags are not an argument of :func:`train_fold`, so nothing can be chosen on them
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 
@@ -36,6 +37,7 @@ __all__ = [
 
 CACHE_MB = 1500
 """Standardised features held in memory; further ones are read from their files in every step."""
+HASHED_TILES = 8192
 CHECKPOINT_EVERY_S = 30.0
 
 
@@ -49,6 +51,7 @@ def train_fold(
     cache_mb: float = CACHE_MB,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
+    inputs_sha256: str | None = None,
 ) -> FittedMil:
     """Train on ``train_bags``; keep the epoch with the lowest loss on ``val_bags``.
 
@@ -63,6 +66,8 @@ def train_fold(
         checkpoint: file that holds the state between epochs and is gone in the end; a killed run that is
             started again with the same bags and settings goes on from it.
         checkpoint_every_s: seconds between two checkpoints.
+        inputs_sha256: hash of what the features were read from, which a checkpoint must share; without it
+            every tile is hashed.
 
     Returns:
         The model of the best epoch, with ``history`` rows ``epoch``, ``train_loss``, ``val_loss``.
@@ -103,6 +108,7 @@ def train_fold(
                 "tiles": [prepared.sizes, held_out.sizes],
                 "scaling": sha256_bytes(mean.tobytes() + scale.tobytes()),
                 "targets": [{name: values.tolist() for name, values in part.items()} for part in targets],
+                "inputs": (inputs_sha256 or _tiles_sha256([*train, *val])) if checkpoint else None,
                 "where": [torch.__version__, device.type],
             }
         )
@@ -116,6 +122,14 @@ def train_fold(
     return FittedMil(
         model.cpu(), output_type, classes, settings, mean, scale, *scaling, history, best_epoch, patients
     )
+
+
+def _tiles_sha256(bags: Sequence[PatientBag]) -> str:
+    digest = hashlib.sha256()
+    for bag in bags:
+        for start in range(0, len(bag.features), HASHED_TILES):
+            digest.update(np.ascontiguousarray(bag.read(slice(start, start + HASHED_TILES))).tobytes())
+    return digest.hexdigest()
 
 
 def _check_parts(
