@@ -102,6 +102,15 @@ def test_an_unmappable_prediction_counts_as_wrong(record, view_of) -> None:
     assert found["n_unmappable"] == 1 and found["accuracy"] == pytest.approx(6 / 8)
 
 
+def test_contradicting_identifiers_are_told(record, view_of) -> None:
+    rows = [row | {"slide_id": "s01" if row["case_id"] == "p17" else ""} for row in prediction_rows()]
+    view = view_of(with_table(record, rows, ["slide_id", *PREDICTION_COLUMNS]))
+    found = result(view)
+    assert (found["n"], found["n_expected"], found["n_unreferenced"]) == (7, 8, 1)
+    reasons = [row["filter_reason"] for row in predictions_table("t", view.selection, view.task)[1]]
+    assert reasons.count("contradicting_ids") == 1 and reasons.count("test_split") == 7
+
+
 def test_one_class_gives_null_with_the_reason(record, view_of) -> None:
     rows = [row for row in prediction_rows() if row["split"] == "test" and label_of(row["case_id"]) == "low"]
     found = result(view_of(with_table(record, rows)))
@@ -166,4 +175,4 @@ def test_labels_of_a_patient_come_from_a_slide_that_has_one() -> None:
             {"slide_id": "a2", "patient_id": "a", "fold": "0", "label": "high"},
         ]
     )
-    assert labels.find("a")[0].label == "high" and labels.split_of("a") == "test"
+    assert labels.find(patient="a").row.label == "high" and labels.split_of("a") == "test"

@@ -202,10 +202,49 @@ class TestNormalisation:
         )
         assert [(row.slide_id, row.patient_id) for row in rows] == [("s17", "p17"), ("s18", "p18")]
         assert duplicates == 5
+
+    @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1), (1, 3, 0, 2)])
+    def test_a_name_nobody_knows_displaces_no_known_slide(self, pleomorphism, order) -> None:
+        """Whatever the order of rows: the reference's slides count, then its patient, then invented names."""
+        cells = [("x", "p17", "low"), ("", "p17", "low"), ("s17", "p17", "high"), ("y", "p17", "low")]
+        columns = ["slide_id", "patient_id", "y_pred"]
+        rows, duplicates = self.rows(pleomorphism, columns, *(cells[place] for place in order))
+        assert [(row.slide_id, row.y_pred) for row in rows] == [("s17", "high")] and duplicates == 3
+        rows, duplicates = self.rows(pleomorphism, columns, *(cells[place] for place in order if place != 2))
+        assert [(row.slide_id, row.patient_id) for row in rows] == [("", "p17")] and duplicates == 2
+        rows, duplicates = self.rows(pleomorphism, columns, cells[0], cells[3])
+        assert [row.slide_id for row in rows] == ["x"] and duplicates == 1
+
+    def test_rows_that_join_nobody_stand_by_themselves(self, pleomorphism) -> None:
         rows, duplicates = self.rows(
-            pleomorphism, ["slide_id", "patient_id", "y_pred"], ("x", "p17", "high"), ("s17", "p17", "low")
-        )
-        assert [row.y_pred for row in rows] == ["high"] and duplicates == 1
+            pleomorphism,
+            ["slide_id", "patient_id", "y_pred"],
+            ("", "", "low"), ("", "", "high"), ("zz", "", "low"), ("zz", "", "high"),
+        )  # fmt: skip
+        assert [row.slide_id for row in rows] == ["", "", "zz"] and duplicates == 1
+        assert not any(row.matched for row in rows)
+
+    def test_identifiers_that_contradict_each_other_join_nobody(self, pleomorphism) -> None:
+        """Slide s17 is patient p17's: a row that gives it to p18 says nothing of either, and hides neither."""
+        rows, duplicates = self.rows(
+            pleomorphism,
+            ["slide_id", "patient_id", "y_pred"],
+            ("s17", "p18", "low"), ("s17", "p17", "low"), ("s18", "p18", "high"), ("s19", "another", "low"),
+        )  # fmt: skip
+        assert [(row.slide_id, row.matched) for row in rows] == [
+            ("s17", False), ("s17", True), ("s18", True), ("s19", True),
+        ]  # fmt: skip
+        assert rows[0].contradiction and not rows[1].contradiction and duplicates == 0
+
+    def test_a_bare_id_counts_only_where_slide_and_patient_are_blank(self, pleomorphism) -> None:
+        rows, _ = self.rows(
+            pleomorphism,
+            ["id", "slide_id", "y_pred"],
+            ("p17", "unknown_slide", "low"), ("p18", "s19", "low"), ("p20", "", "low"), ("s21.svs", "", "low"),
+        )  # fmt: skip
+        assert [(row.slide_id, row.patient_id, row.matched) for row in rows] == [
+            ("unknown_slide", "", False), ("s19", "p19", True), ("", "p20", True), ("s21", "p21", True),
+        ]  # fmt: skip
 
     def test_two_slides_of_a_patient_are_two_cases(self, pleomorphism) -> None:
         reference = reference_labels(

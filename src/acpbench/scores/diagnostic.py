@@ -92,7 +92,7 @@ def headline_rows(candidate: Candidate) -> tuple[str | None, list[Row]]:
 def filter_reason(row: Row, headline: str | None) -> str:
     """Why a normalised row is, or is not, among those that the headline numbers come from."""
     if not row.matched:
-        return "no_reference_label"
+        return "contradicting_ids" if row.contradiction else "no_reference_label"
     if headline is None or row.split != ("" if headline == "all" else headline):
         return "outside_headline_split"
     return {"test": "test_split", "validation": "validation_no_test", "all": "no_split_kept"}[headline]

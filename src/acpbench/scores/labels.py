@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from acpbench.core.errors import InputError
 from acpbench.core.files import read_csv
@@ -25,6 +26,17 @@ class ReferenceRow:
     event: str
 
 
+class Match(NamedTuple):
+    """The reference row that identifiers name, and as what; or why none.
+
+    ``named`` is ``slide``, ``patient``, or ``unknown_slide``: a known patient beside a slide that is not.
+    """
+
+    row: ReferenceRow | None = None
+    named: Literal["", "slide", "patient", "unknown_slide"] = ""
+    contradiction: str = ""
+
+
 @dataclass(frozen=True)
 class ReferenceLabels:
     """The evaluator's label table, keyed by slide and by patient."""
@@ -35,19 +47,39 @@ class ReferenceLabels:
     def __bool__(self) -> bool:
         return bool(self.by_patient or self.by_slide)
 
-    def find(self, *identifiers: str) -> tuple[ReferenceRow | None, bool]:
-        """The first row that one of the identifiers names, exactly or without a slide file's suffix, and
-        whether it was named as a slide (else as a patient)."""
-        for identifier in identifiers:
-            name = identifier.strip()
-            for candidate in (name, name.rsplit("/", 1)[-1]):
-                lower = candidate.casefold()
-                stem = next((candidate[: -len(s)] for s in _SLIDE_SUFFIXES if lower.endswith(s)), candidate)
-                for text in dict.fromkeys((candidate, stem)):
-                    for table, is_slide in ((self.by_slide, True), (self.by_patient, False)):
-                        if text and text in table:
-                            return table[text], is_slide
-        return None, False
+    def find(self, *, slide: str = "", patient: str = "", other: str = "") -> Match:
+        """The case that a row's identifiers name, each exactly or without a slide file's suffix.
+
+        Args:
+            slide: the row's slide; a patient's name counts here too.
+            patient: the row's patient; a slide's name counts here too.
+            other: an identifier of unsaid kind, which counts only where both others are blank: beside them
+                it may be a line number.
+        """
+        if not slide.strip() and not patient.strip():
+            return self._named(other, slides_first=True)
+        of_slide = self._named(slide, slides_first=True)
+        of_patient = self._named(patient, slides_first=False)
+        if of_slide.row is None:
+            unknown = slide.strip() and of_patient.named == "patient"
+            return of_patient._replace(named="unknown_slide") if unknown else of_patient
+        if of_patient.row is None:
+            return of_slide
+        if of_slide.row.patient_id != of_patient.row.patient_id:
+            return Match(contradiction="its slide is another patient's")
+        return of_patient if of_slide.named == "patient" else of_slide
+
+    def _named(self, identifier: str, *, slides_first: bool) -> Match:
+        tables = {"slide": self.by_slide, "patient": self.by_patient}
+        name = identifier.strip()
+        for candidate in (name, name.rsplit("/", 1)[-1]):
+            lower = candidate.casefold()
+            stem = next((candidate[: -len(s)] for s in _SLIDE_SUFFIXES if lower.endswith(s)), candidate)
+            for text in filter(None, dict.fromkeys((candidate, stem))):
+                for kind in ("slide", "patient") if slides_first else ("patient", "slide"):
+                    if text in tables[kind]:
+                        return Match(tables[kind][text], kind)
+        return Match()
 
     def split_of(self, patient_id: str) -> str:
         """``train``, ``validation``, ``test`` or ``""`` for a patient."""

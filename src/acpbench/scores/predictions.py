@@ -47,6 +47,7 @@ class Row:
     agent_label_given: bool = False
     matched: bool = False
     unmappable: str = ""
+    contradiction: str = ""
 
     @property
     def usable(self) -> bool:
@@ -146,25 +147,31 @@ def normalise(
     """Rows in one form, and how many repeats of a case within a split were left out (the first counts).
 
     A case is the slide, or the patient, of the reference that a row joins, however its identifiers are
-    spelled: no case counts twice because it has two names. A row of a whole patient and one of a slide of
-    that patient are repeats of each other.
+    spelled: no case counts twice because it has two names. Of one patient the reference's slides count; where
+    there are none, a row of the whole patient; else the first of the names that the reference does not know.
     """
+    joined = [_normalise_row(source, columns, task, labels, label_access) for source in rows]
+    best: dict[tuple[str, ...], int] = {}
+    for _, case in joined:
+        best[case.patient] = min(case.rank, best.get(case.patient, case.rank))
     normalised: list[Row] = []
-    cases: set[tuple[str, ...]] = set()  # (split, patient), (split, patient, slide)
-    whole: set[tuple[str, str]] = set()  # (split, patient) with a row of the whole patient
-    duplicates = 0
-    for source in rows:
-        row, slide = _normalise_row(source, columns, task, labels, label_access)
-        patient = (row.split, row.patient_id)
-        case = (*patient, slide) if slide else patient
-        if any(case[1:]) and (case in cases or patient in whole):
-            duplicates += 1
+    seen: set[tuple[str, ...]] = set()
+    for row, case in joined:
+        name = (*case.patient, case.slide)
+        if case.identified and (case.rank > best[case.patient] or name in seen):
             continue
-        cases |= {case, patient}
-        if not slide:
-            whole.add(patient)
+        seen.add(name)
         normalised.append(row)
-    return normalised, duplicates
+    return normalised, len(joined) - len(normalised)
+
+
+class _Case(NamedTuple):
+    """Of whom a row speaks: ``slide`` is empty for a whole patient, and for a slide nobody knows."""
+
+    patient: tuple[str, ...]  # (known or not, split, patient)
+    slide: str
+    rank: int  # lower counts first: a slide, a whole patient, a name that the reference does not know
+    identified: bool
 
 
 def _normalise_row(
@@ -173,20 +180,19 @@ def _normalise_row(
     task: Task,
     labels: ReferenceLabels,
     label_access: str,
-) -> tuple[Row, str]:
-    """The row, and the slide it speaks of (empty: a whole patient)."""
+) -> tuple[Row, _Case]:
 
     def get(column: str | None) -> str:
         return source.get(column, "") if column else ""
 
     slide, patient, other = get(columns.slide), get(columns.patient), get(columns.any_id)
-    reference, by_slide = labels.find(*filter(None, (slide, patient, other)))
+    reference, named, contradiction = labels.find(slide=slide, patient=patient, other=other)
     split_agent = canonical_split(get(columns.split))
     split = split_agent
     if reference is not None and reference.split and (label_access == "heldout" or not split):
         split = reference.split
     row = Row(
-        slide_id=slide or (reference.slide_id if reference and not patient and other else ""),
+        slide_id=slide or (reference.slide_id if reference and named == "slide" else ""),
         patient_id=(reference.patient_id if reference else patient or ("" if slide else other)),
         split=split,
         split_agent=split_agent,
@@ -197,6 +203,7 @@ def _normalise_row(
         time=reference.time if reference else "",
         event=reference.event if reference else "",
         risk=get(columns.risk),
+        contradiction=contradiction,
     )
     if task.output_type == "survival":
         _finish_survival(row, get(columns.time), get(columns.event), reference)
@@ -205,8 +212,11 @@ def _normalise_row(
     else:
         _finish_classes(row, task, reference)
     if reference is None:
-        return row, slide
-    return row, reference.slide_id if by_slide else ""
+        # Rows that join nobody are kept apart from those of a case, whatever their cells say.
+        return row, _Case(("", split, row.patient_id), slide, 0, bool(slide or row.patient_id))
+    rank = ("slide", "patient", "unknown_slide").index(named)
+    of_slide = reference.slide_id if named == "slide" else ""
+    return row, _Case(("known", split, reference.patient_id), of_slide, rank, True)
 
 
 def _finish_survival(row: Row, time: str, event: str, reference: ReferenceRow | None) -> None:
