@@ -118,6 +118,12 @@ def test_one_class_gives_null_with_the_reason(record, view_of) -> None:
     assert found["accuracy"] == 1.0 and found["balanced_accuracy"] is None
 
 
+def test_training_rows_alone_are_no_result(record, view_of) -> None:
+    found = result(view_of(with_table(record, prediction_rows(splits=("train",)))))
+    assert found["grade_status"] == "only_training_rows" and found["headline_split"] is None
+    assert found["accuracy"] is None and "training" in found["primary_note"]
+
+
 def test_no_predictions_is_null_and_says_so(record, view_of) -> None:
     record.tables.clear()
     view = view_of(record)

@@ -122,6 +122,26 @@ class TestSelection:
             "best_evidence",
         )
 
+    @pytest.mark.parametrize(
+        ("own", "chosen"),
+        [({}, "predictions.csv"), ({"predictions": "./outputs/round_0/a_train.csv#x"}, "a_train.csv")],
+    )
+    def test_of_several_named_tables_the_best_evidence(self, record, view_of, own, chosen) -> None:
+        """And what the report itself calls its predictions goes before whatever else it lists."""
+        listed = ["outputs/round_0/a_train.csv", "outputs/round_0/predictions.csv"]
+        record.files["reports/report.json"] = {"artifacts": listed} | own
+        record.tables[listed[0]] = (PREDICTION_COLUMNS, prediction_rows(splits=("train",)))
+        assert view_of(record).selection.candidate.path == f"outputs/round_0/{chosen}"
+
+    @pytest.mark.parametrize(("n_plain", "chosen"), [(9, "a_predictions.csv"), (16, "predictions.csv")])
+    def test_a_rounds_table_is_the_one_that_would_be_chosen(self, record, view_of, n_plain, chosen) -> None:
+        record.files["reports/report.json"] = {"round_selected": 1}
+        for name, n_rows in (("predictions.csv", n_plain), ("a_predictions.csv", 16)):
+            record.tables[f"reflection/round_1/{name}"] = (PREDICTION_COLUMNS, prediction_rows()[:n_rows])
+        view = view_of(record)
+        assert view.rounds["1"]["source_file"] == view.selection.candidate.path
+        assert view.selection.candidate.path == f"reflection/round_1/{chosen}"
+
     def test_nothing_usable(self) -> None:
         assert select([], report={}, selected_round=None) == (None, "none")
 
@@ -225,7 +245,7 @@ class TestNormalisation:
         assert not any(row.matched for row in rows)
 
     def test_identifiers_that_contradict_each_other_join_nobody(self, pleomorphism) -> None:
-        """Slide s17 is patient p17's: a row that gives it to p18 says nothing of either, and hides neither."""
+        """Slide s17 is patient p17's: a row that gives it to p18 says nothing and hides nothing."""
         rows, duplicates = self.rows(
             pleomorphism,
             ["slide_id", "patient_id", "y_pred"],
@@ -240,7 +260,8 @@ class TestNormalisation:
         rows, _ = self.rows(
             pleomorphism,
             ["id", "slide_id", "y_pred"],
-            ("p17", "unknown_slide", "low"), ("p18", "s19", "low"), ("p20", "", "low"), ("s21.svs", "", "low"),
+            ("p17", "unknown_slide", "low"), ("p18", "s19", "low"),
+            ("p20", "", "low"), ("s21.svs", "", "low"),
         )  # fmt: skip
         assert [(row.slide_id, row.patient_id, row.matched) for row in rows] == [
             ("unknown_slide", "", False), ("s19", "p19", True), ("", "p20", True), ("s21", "p21", True),

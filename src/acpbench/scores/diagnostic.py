@@ -11,7 +11,7 @@ from typing import Any
 
 from acpbench.core.errors import InputError
 from acpbench.scores.labels import ReferenceLabels
-from acpbench.scores.predictions import Candidate, Row, Selection
+from acpbench.scores.predictions import Candidate, Row, Selection, evidence_rank
 from acpbench.tasks.models import Task
 
 SCHEMA = "acp-diagnostic/0.1"
@@ -101,22 +101,16 @@ def filter_reason(row: Row, headline: str | None) -> str:
 def evaluate_rounds(
     candidates: Sequence[Candidate], task: Task, labels: ReferenceLabels
 ) -> dict[str, dict[str, Any]]:
-    """Round → its table's validation and test evaluation; ``predictions.*`` before other tables."""
-    chosen: dict[int, Candidate] = {}
+    """Round → validation and test evaluation of its table: the best evidence among the round's."""
+    of_round: dict[int, list[Candidate]] = {}
     for candidate in candidates:
-        if candidate.reason is not None or candidate.round_id is None:
-            continue
-        held = chosen.get(candidate.round_id)
-        if held is None or (_plainly_named(candidate) and not _plainly_named(held)):
-            chosen[candidate.round_id] = candidate
+        if candidate.reason is None and candidate.round_id is not None:
+            of_round.setdefault(candidate.round_id, []).append(candidate)
+    chosen = {round_id: max(tables, key=evidence_rank) for round_id, tables in of_round.items()}
     return {
         str(round_id): {"source_file": chosen[round_id].path} | levels(chosen[round_id], task, labels)
         for round_id in sorted(chosen)
     }
-
-
-def _plainly_named(candidate: Candidate) -> bool:
-    return candidate.path.rsplit("/", 1)[-1].startswith("predictions.")
 
 
 def levels(candidate: Candidate, task: Task, labels: ReferenceLabels) -> dict[str, Any]:
@@ -151,6 +145,11 @@ def diagnostic_result(
     metrics, primary = overall["metrics"], task.metric_family.primary
     if chosen is None:
         grade_status, reason = "no_predictions", "no table in the workspace pairs predictions with cases"
+    elif headline is None and any(row.matched for row in chosen.rows):
+        grade_status, reason = (
+            "only_training_rows",
+            "every row that joins a reference label is a training case",
+        )
     elif headline is None:
         grade_status, reason = "no_reference_pairs", "no prediction joins a reference label by id"
     else:

@@ -288,45 +288,58 @@ def select(
 ) -> Selection:
     """Choose the table that stands for the run.
 
-    The report's own named file when it exists, else the selected round's, else the one with most
-    test rows that pair with a reference label (then validation rows, then the later round, then path).
+    Of those that the report's own keys name; else of those in its headline's folder or among its artifacts;
+    else of the selected round's; else of all: the one with the best evidence. Of tables that the report
+    names, the selected round's go first.
     """
     usable = [candidate for candidate in candidates if candidate.reason is None]
     if not usable:
         return Selection(None, "none")
-    by_path = {candidate.path: candidate for candidate in usable}
-    named = [by_path[path] for path in _paths_named(report) if path in by_path]
-    if named:
-        of_round = [c for c in named if selected_round is not None and c.round_id == selected_round]
-        return Selection((of_round or named)[0], "report_named")
-    of_round = [c for c in usable if selected_round is not None and c.round_id == selected_round]
+    for paths in _paths_named(report):
+        named = [candidate for candidate in usable if candidate.path in paths]
+        if named:
+            return Selection(
+                max(_of_round(named, selected_round) or named, key=evidence_rank), "report_named"
+            )
+    of_round = _of_round(usable, selected_round)
     if of_round:
-        return Selection(max(of_round, key=_evidence_rank), "selected_round")
-    return Selection(max(usable, key=_evidence_rank), "best_evidence")
+        return Selection(max(of_round, key=evidence_rank), "selected_round")
+    return Selection(max(usable, key=evidence_rank), "best_evidence")
 
 
-def _evidence_rank(candidate: Candidate) -> tuple[int, int, int, tuple[int, ...]]:
+def _of_round(candidates: Iterable[Candidate], round_id: int | None) -> list[Candidate]:
+    return [candidate for candidate in candidates if round_id is not None and candidate.round_id == round_id]
+
+
+def evidence_rank(candidate: Candidate) -> tuple[int, int, int, bool, tuple[int, ...]]:
+    """What makes a table the better evidence, most weighty first.
+
+    Test rows that pair with a reference label, then validation rows that do (of a table without: all rows),
+    then the later round, then the plain name ``predictions.*``, then the path.
+    """
     return (
         len(candidate.usable_rows("test")),
         len(candidate.usable_rows("validation")) or len(candidate.usable_rows()),
         -1 if candidate.round_id is None else candidate.round_id,
+        candidate.path.rsplit("/", 1)[-1].startswith("predictions."),
         tuple(-ord(char) for char in candidate.path),
     )
 
 
-def _paths_named(report: dict[str, Any]) -> list[str]:
-    """Workspace paths that a structured report names, most explicit first; pointers are cut off."""
-    named: list[Any] = [report.get(name) for name in ("predictions", "predictions_file", "predictions_path")]
+def _paths_named(report: dict[str, Any]) -> list[set[str]]:
+    """Workspace paths that a structured report names, as predictions and otherwise; pointers are cut off."""
+    own: list[Any] = [report.get(name) for name in ("predictions", "predictions_file", "predictions_path")]
+    beside: list[Any] = []
     headline = report.get("headline")
-    if isinstance(headline, dict) and isinstance(headline.get("file"), str):
+    if isinstance(headline, dict) and isinstance(headline.get("file"), str) and "/" in headline["file"]:
         # Metrics and the predictions they were computed from live in one folder.
-        named.append(
-            headline["file"].rsplit("/", 1)[0] + "/predictions.csv" if "/" in headline["file"] else None
-        )
+        beside.append(headline["file"].rsplit("/", 1)[0] + "/predictions.csv")
     artifacts = report.get("artifacts")
     if isinstance(artifacts, list):
-        named.extend(artifacts[:200])
+        beside.extend(artifacts[:200])
     elif isinstance(artifacts, dict):
-        named.extend(artifacts.values())
-    paths = [item.split("#", 1)[0] for item in named if isinstance(item, str)]
-    return list(dict.fromkeys(path[2:] if path.startswith("./") else path for path in paths))
+        beside.extend(artifacts.values())
+    return [
+        {item.split("#", 1)[0].removeprefix("./") for item in named if isinstance(item, str)}
+        for named in (own, beside)
+    ]
