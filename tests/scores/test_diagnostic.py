@@ -63,6 +63,11 @@ def test_patients_of_another_split_are_counted(record, view_of, access: str) -> 
     found = result(view_of(with_table(record, rows)))
     assert found["n_split_mismatch"] == 3
     assert found["n"] == (8 if access == "heldout" else 11)
+    # Eight patients were predicted of eight, or eleven of whom three do not belong: then no number stands.
+    expected = (8, 0) if access == "heldout" else (None, 3)
+    for level in (found, found["levels"]["test"]):
+        assert (level["n_expected"], level["n_other_split"]) == expected
+    assert ("n_expected" in found["notes"]) is (access == "open")
 
 
 def test_validation_stands_in_when_there_is_no_test(record, view_of) -> None:
@@ -109,6 +114,28 @@ def test_contradicting_identifiers_are_told(record, view_of) -> None:
     assert (found["n"], found["n_expected"], found["n_unreferenced"]) == (7, 8, 1)
     reasons = [row["filter_reason"] for row in predictions_table("t", view.selection, view.task)[1]]
     assert reasons.count("contradicting_ids") == 1 and reasons.count("test_split") == 7
+
+
+def test_predictions_of_which_none_is_a_class_are_no_result(record, view_of) -> None:
+    """Not an accuracy of 0: nothing says how good the model was."""
+    rows = [row | {"y_pred": "unsure", "prob_low": "", "prob_high": ""} for row in prediction_rows()]
+    found = result(view_of(with_table(record, rows)))
+    assert found["grade_status"] == "no_usable_prediction" and found["n_unmappable"] == 16
+    assert found["accuracy"] is found["macro_f1"] is found["primary_value"] is None
+    assert "class" in found["notes"]["accuracy"]
+    assert all(found["levels"]["test"]["per_class"][label]["recall"] is None for label in ("low", "high"))
+
+
+def test_their_probabilities_still_count(record, view_of) -> None:
+    rows = [row | {"y_pred": "unsure"} for row in prediction_rows()]
+    found = result(view_of(with_table(record, rows)))
+    assert found["grade_status"] == "scored" and found["accuracy"] is None
+    assert found["primary_value"] == pytest.approx(14 / 16)
+
+
+def test_true_and_false_are_read(record, view_of) -> None:
+    rows = [row | {"y_pred": str(row["y_pred"] == "high")} for row in prediction_rows()]
+    assert result(view_of(with_table(record, rows)))["accuracy"] == pytest.approx(7 / 8)
 
 
 def test_one_class_gives_null_with_the_reason(record, view_of) -> None:

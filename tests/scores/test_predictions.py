@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from acpbench.scores.columns import canonical_split, map_columns, training_log_like
+from acpbench.scores.columns import canonical_split, class_of, map_columns, training_log_like
 from acpbench.scores.labels import reference_labels
 from acpbench.scores.predictions import normalise, round_of, select
 from tests.scores.record_builder import PREDICTION_COLUMNS, label_rows, prediction_rows
@@ -286,6 +286,46 @@ class TestNormalisation:
         assert rows[0].probabilities == {"high": 0.7, "low": pytest.approx(0.3)}
         assert rows[2].unmappable == "no prediction"
 
+    @pytest.mark.parametrize(
+        ("columns", "cells"),
+        [
+            (["prob_high"], ("2.3",)),
+            (["prob_high"], ("-0.5",)),
+            (["prob_low", "prob_high"], ("-1.2", "2.3")),
+            (["prob_low", "prob_high"], ("0.2", "0.3")),
+        ],
+    )
+    def test_values_that_are_no_probabilities_give_no_label(self, pleomorphism, columns, cells) -> None:
+        rows, _ = self.rows(pleomorphism, ["case_id", *columns], ("p17", *cells))
+        assert rows[0].y_pred == "" and "probabilities" in rows[0].unmappable
+        assert set(rows[0].probabilities) == {column.removeprefix("prob_") for column in columns}
+
+    def test_rounded_probabilities_give_one(self, pleomorphism) -> None:
+        rows, _ = self.rows(pleomorphism, ["case_id", "prob_low", "prob_high"], ("p17", "0.333", "0.666"))
+        assert rows[0].y_pred == "high" and not rows[0].unmappable
+
+    @pytest.mark.parametrize("true", ["True", "TRUE", "true"])
+    def test_true_and_false_are_the_codes_1_and_0(self, pleomorphism, true: str) -> None:
+        rows, _ = self.rows(
+            pleomorphism, ["case_id", "y_true", "y_pred"], ("p18", true, true), ("p17", "False", "False")
+        )
+        assert [(row.y_pred, row.y_true_agent, row.unmappable) for row in rows] == [
+            ("high", "high", ""), ("low", "low", ""),
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("classes", "expected"),
+        [
+            ({"1": "low", "2": "high"}, None),  # 1 is the first class here: what True means is not said
+            (["false", "true"], "true"),
+            (["true", "false"], "true"),
+            (["a", "b", "c"], None),
+        ],
+    )
+    def test_true_where_no_class_is_coded_1(self, pleomorphism, classes, expected) -> None:
+        task = pleomorphism.model_copy(update={"label_values": classes})
+        assert class_of("True", task) == expected
+
 
 @pytest.mark.parametrize(
     ("columns", "mapped", "reason"),
@@ -293,6 +333,13 @@ class TestNormalisation:
         (["prob_low", "prob_high"], {"low": "prob_low", "high": "prob_high"}, None),
         (["p_0", "p_1"], {"low": "p_0", "high": "p_1"}, None),
         (["high_prob"], {"high": "high_prob"}, None),
+        (["prob_class_0", "prob_class_1"], {"low": "prob_class_0", "high": "prob_class_1"}, None),
+        (["p_class_1"], {"high": "p_class_1"}, None),
+        (["pred_prob_high"], {"high": "pred_prob_high"}, None),
+        (["prob_0.0", "prob_1.0"], {"low": "prob_0.0", "high": "prob_1.0"}, None),
+        (["class_1_prob"], {"high": "class_1_prob"}, None),
+        (["prob_1.5"], {}, "no probability column names a class of the task"),
+        (["prob_high", "Prob High"], {}, "two columns name the class 'high'"),
         (["prob_positive"], {"high": "prob_positive"}, None),
         (["prob"], {}, "column 'prob' does not name its class"),
         (["y_score"], {}, "column 'y_score' does not name its class"),
@@ -315,6 +362,44 @@ def test_a_risk_is_called_a_risk(repository) -> None:
         assert mapped.risk is None and not mapped.paired("survival") and mapped.predicts, column
     for column in ("risk", "Risk Score", "predicted_risk", "log_hazard"):
         assert map_columns(["patient_id", column], task).risk == column
+
+
+@pytest.mark.parametrize(
+    ("task_name", "first", "second", "conflict"),
+    [
+        ("demo_pleomorphism", ("y_pred", "high", "low"), ("prediction", "high", "high"), True),
+        ("demo_pleomorphism", ("y_pred", "high", "low"), ("prediction", "1", "0.0"), False),
+        ("demo_pleomorphism", ("y_pred", "high", "low"), ("Y Pred", "low", "low"), True),
+        ("demo_pleomorphism", ("y_pred", "high", "low"), ("prediction", "0.83", "0.12"), False),
+        ("demo_survival", ("risk", "0.5", "2"), ("hazard", "1.6", "7.4"), False),
+        ("demo_survival", ("risk", "0.5", "2"), ("hazard", "7.4", "1.6"), True),
+        ("demo_survival", ("risk", "0.5", "2"), ("hazard", "1", "1"), True),
+    ],
+)
+def test_two_columns_that_predict_different_things(task_name, first, second, conflict, repository) -> None:
+    from acpbench.tasks.catalogue import load_task
+
+    task = load_task(repository / "tasks" / "demo" / f"{task_name}.yaml")
+    columns = ["case_id", first[0], second[0]]
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(("p17", "p18"), first[1:], second[1:])]
+    mapped = map_columns(columns, task, rows)
+    assert bool(mapped.conflict) is conflict
+    assert (mapped.risk if "risk" in columns else mapped.y_pred) == first[0]
+
+
+def test_a_label_column_goes_before_a_score_of_an_earlier_name(pleomorphism) -> None:
+    columns = ["case_id", "y_pred", "predicted_class"]
+    rows = [dict(zip(columns, ("p17", "0.83", "high"), strict=True))]
+    assert map_columns(columns, pleomorphism, rows).y_pred == "predicted_class"
+
+
+def test_a_table_with_two_answers_is_excluded(record, view_of) -> None:
+    rows = [row | {"prediction": "low"} for row in prediction_rows()]
+    for path in list(record.tables):
+        record.tables[path] = ([*PREDICTION_COLUMNS, "prediction"], rows)
+    view = view_of(record)
+    assert set(reasons(view).values()) == {"ambiguous_columns"} and view.selection.candidate is None
+    assert "'y_pred' and 'prediction'" in view.candidates[0].detail
 
 
 def test_predictions_are_found_behind_thousands_of_other_files(record, view_of) -> None:

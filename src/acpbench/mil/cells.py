@@ -9,7 +9,12 @@ _MISSING = {"", "nan", "na", "none", "null"}
 
 
 def parse_number(value: Any) -> float | None:
-    """Return a finite float, or ``None`` for an empty, non-numeric or non-finite cell."""
+    """Return a finite float, or ``None`` for an empty, non-numeric or non-finite cell.
+
+    ``1_0`` is a number to Python and a name to everybody else.
+    """
+    if isinstance(value, str) and "_" in value:
+        return None
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -53,6 +53,12 @@ class ClassTable:
         if len(set(self.true.tolist())) < 2:
             raise NotComputable("only one class among the labels")
 
+    def need_some_prediction(self) -> None:
+        """One that is no class counts as wrong; where none is a class, nothing was predicted."""
+        self.need_rows()
+        if (self.predicted < 0).all():
+            raise NotComputable("no prediction is a class")
+
     def need_predictions(self) -> None:
         self.need_rows()
         lacking = int((self.predicted < 0).sum())
@@ -95,15 +101,17 @@ def class_metrics(table: ClassTable, output_type: str) -> dict[str, Metric]:
     labels = list(range(table.n_classes))
 
     def accuracy() -> float:
-        table.need_rows()
+        table.need_some_prediction()
         return sk.accuracy_score(table.true, table.predicted)
 
     def balanced_accuracy() -> float:
         table.need_every_class()
+        table.need_some_prediction()
         return sk.balanced_accuracy_score(table.true, table.predicted)
 
     def macro_f1() -> float:
         table.need_every_class()
+        table.need_some_prediction()
         return sk.f1_score(table.true, table.predicted, labels=labels, average="macro", zero_division=0)
 
     common: dict[str, Metric] = {
@@ -131,6 +139,7 @@ def _binary_metrics(table: ClassTable) -> dict[str, Metric]:
 
     def f1() -> float:
         table.need_every_class()
+        table.need_some_prediction()
         return sk.f1_score(table.true == 1, table.predicted == 1, zero_division=0)
 
     return {
@@ -195,6 +204,7 @@ def per_class(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, dict[str
     from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
 
     table = ClassTable(classes, rows, need_all=len(classes) != 2)
+    predicted = bool((table.predicted >= 0).any())
     if not rows:
         empty = dict.fromkeys(("recall", "precision", "f1", "auroc"))
         return {label: {**empty, "n": 0} for label in classes}
@@ -215,9 +225,9 @@ def per_class(classes: Sequence[str], rows: Sequence[Row]) -> dict[str, dict[str
 
     return {
         label: {
-            "recall": number(recall[i]) if support[i] else None,
+            "recall": number(recall[i]) if support[i] and predicted else None,
             "precision": number(precision[i]),
-            "f1": number(f1[i]) if support[i] else None,
+            "f1": number(f1[i]) if support[i] and predicted else None,
             "auroc": aurocs[str(i)],
             "n": int(support[i]),
         }

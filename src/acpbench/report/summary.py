@@ -160,15 +160,17 @@ def diagnostic_value(trajectory: Trajectory) -> dict[str, Any]:
         "split": split,
         "n": n,
         "n_expected": expected,
-        "n_text": of_expected(n, expected),
+        "n_text": of_expected(n, expected, number(content.get("n_other_split"))),
         "reason": trajectory.why_null("diagnostic.json"),
     }
 
 
-def of_expected(n: float | None, expected: float | None) -> str | None:
-    """``8``, or ``5 of 8`` where fewer than expected were predicted; None where nothing is stated."""
+def of_expected(n: float | None, expected: float | None, n_other_split: float | None = None) -> str | None:
+    """``8``, ``5 of 8`` where fewer than expected were predicted, ``8 (3 of another split)``, or None."""
     if n is None:
         return None
+    if n_other_split:
+        return f"{n:.0f} ({n_other_split:.0f} of another split)"
     return f"{n:.0f}" if expected is None or n >= expected else f"{n:.0f} of {expected:.0f}"
 
 

@@ -5,10 +5,13 @@ A column that could mean two things is not mapped: a score without a class name 
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from acpbench.mil.cells import parse_number
 from acpbench.tasks.models import Task
 
 _TRUE = (
@@ -42,8 +45,9 @@ _TEST_LIKE = {
 }  # fmt: skip
 _VALIDATION_LIKE = {"validation", "valid", "val", "validation_set", "dev", "tune", "tuning"}
 _TRAIN_LIKE = {"train", "training", "train_set", "fit"}
-_PROB_PREFIX = re.compile(r"^(?:prob|probs|proba|probability|p|pred_prob|y_prob|prob_class|p_class)_(.+)$")
+_PROB_PREFIX = re.compile(r"^(?:pred_prob|y_prob|probability|probs|proba|prob|p)_(.+)$")
 _PROB_SUFFIX = re.compile(r"^(.+)_(?:prob|proba|probability)$")
+_WHOLE_NUMBER = re.compile(r"^(\d+)_0+$")
 _BARE_SCORES = {
     "prob", "proba", "probability", "y_prob", "y_score", "score", "pred_prob", "probabilities", "confidence",
     "y_proba", "pred_score", "logit",
@@ -68,6 +72,16 @@ def canonical_split(value: str) -> str:
     return "train" if name in _TRAIN_LIKE else ""
 
 
+def class_of(text: str, task: Task) -> str | None:
+    """The class that a cell names, or ``None``. ``True`` and ``False`` are 1 and 0 of a task coded so."""
+    label = task.canonical_label(text)
+    if label is None and text.strip().casefold() in ("true", "false") and len(task.classes) == 2:
+        no, yes = task.canonical_label("0"), task.canonical_label("1")
+        if no is not None and yes is not None:
+            label = yes if text.strip().casefold() == "true" else no
+    return label
+
+
 @dataclass(frozen=True)
 class ColumnMap:
     """Which column of a table holds what; a role without a column is ``None``.
@@ -75,6 +89,7 @@ class ColumnMap:
     Attributes:
         probabilities: canonical class → column.
         probability_reason: why there is no usable probability mapping, ``None`` when there is one.
+        conflict: two columns that predict different things, in words; empty when there are none.
     """
 
     y_true: str | None = None
@@ -88,6 +103,7 @@ class ColumnMap:
     risk: str | None = None
     probabilities: dict[str, str] = field(default_factory=dict)
     probability_reason: str | None = None
+    conflict: str = ""
 
     @property
     def has_id(self) -> bool:
@@ -115,18 +131,26 @@ def training_log_like(columns: Sequence[str]) -> bool:
     return bool(names & _LOG_PROGRESS) and any(_LOG_VALUE.search(name) for name in names)
 
 
-def map_columns(columns: Sequence[str], task: Task) -> ColumnMap:
-    """Map the header of a table to the roles of a prediction table for ``task``."""
-    by_key: dict[str, str] = {}
+def map_columns(columns: Sequence[str], task: Task, rows: Sequence[Mapping[str, str]] = ()) -> ColumnMap:
+    """Map the header of a table to the roles of a prediction table for ``task``.
+
+    Of several columns that may hold the prediction, the first by name whose cells can be read as one; the
+    rows say whether the others agree with it.
+    """
+    by_key: dict[str, list[str]] = {}
     for column in columns:
-        by_key.setdefault(key(column), column)
+        by_key.setdefault(key(column), []).append(column)
+
+    def every(names: Sequence[str]) -> list[str]:
+        return [column for name in names for column in by_key.get(name, ())]
 
     def first(names: Sequence[str]) -> str | None:
-        return next((by_key[name] for name in names if name in by_key), None)
+        return next(iter(every(names)), None)
 
     survival = task.output_type == "survival"
     # What a survival model predicts may be a risk or a time, which have opposite signs: a risk is named so.
-    y_pred, risk = first(_PRED), first(_RISK) if survival else None
+    y_pred, conflict = (first(_PRED), "") if survival else _agreed(every(_PRED), task, rows)
+    risk, risk_conflict = _agreed(every(_RISK), task, rows) if survival else (None, "")
     probabilities, reason = (
         ({}, f"a {task.output_type} task has no class probabilities")
         if not task.classes
@@ -144,32 +168,80 @@ def map_columns(columns: Sequence[str], task: Task) -> ColumnMap:
         risk=risk,
         probabilities=probabilities,
         probability_reason=reason,
+        conflict=conflict or risk_conflict,
     )
 
 
-def _probability_columns(by_key: dict[str, str], task: Task) -> tuple[dict[str, str], str | None]:
+def _agreed(columns: Sequence[str], task: Task, rows: Sequence[Mapping[str, str]]) -> tuple[str | None, str]:
+    """The column that holds the prediction, and what contradicts it.
+
+    A column of which most cells are no prediction (a score beside the class it led to) is no rival.
+    """
+    if len(columns) < 2 or not rows:
+        return next(iter(columns), None), ""
+    readable: dict[str, list[str | float | None]] = {}
+    for column in columns:
+        cells = [row.get(column, "") for row in rows]
+        read = [class_of(cell, task) if task.classes else parse_number(cell) for cell in cells]
+        if 2 * sum(value is not None for value in read) >= max(1, sum(cell != "" for cell in cells)):
+            readable[column] = read
+    if not readable:
+        return columns[0], ""
+    chosen, *others = readable
+    for other in others:
+        pairs = [
+            (mine, its)
+            for mine, its in zip(readable[chosen], readable[other], strict=True)
+            if mine is not None and its is not None
+        ]
+        if not _same(pairs, task):
+            return chosen, f"columns {chosen[:40]!r} and {other[:40]!r} predict different things"
+    return chosen, ""
+
+
+def _same(pairs: Sequence[tuple[Any, Any]], task: Task) -> bool:
+    if task.output_type == "survival":
+        # Only the order of risks counts: a hazard and its logarithm are the same prediction.
+        mine, its = (_ranks([pair[side] for pair in pairs]) for side in (0, 1))
+        return mine == its
+    if task.classes:
+        return all(left == right for left, right in pairs)
+    return all(math.isclose(left, right, rel_tol=1e-6, abs_tol=1e-9) for left, right in pairs)
+
+
+def _ranks(values: Sequence[float]) -> list[int]:
+    rank = {value: place for place, value in enumerate(sorted(set(values)))}
+    return [rank[value] for value in values]
+
+
+def _probability_columns(by_key: dict[str, list[str]], task: Task) -> tuple[dict[str, str], str | None]:
     """Canonical class → column for columns that name their class, or the reason why they do not map."""
     found: dict[str, str] = {}
-    for name, column in by_key.items():
+    for name, columns in by_key.items():
         match = _PROB_PREFIX.match(name) or _PROB_SUFFIX.match(name)
-        if not match:
-            continue
-        label = task.canonical_label(match.group(1))
-        if label is None and len(task.classes) == 2 and match.group(1) in ("positive", "pos"):
-            label = task.classes[1]
+        label = _class_named(match.group(1), task) if match else None
         if label is None:
             continue
-        if label in found:
+        if label in found or len(columns) > 1:
             return {}, f"two columns name the class {label!r}"
-        found[label] = column
+        found[label] = columns[0]
     if len(found) == len(task.classes):
         return {label: found[label] for label in task.classes}, None
     if len(task.classes) == 2 and len(found) == 1:
         return found, None
-    bare = sorted(by_key[name] for name in by_key if name in _BARE_SCORES)
+    bare = sorted(columns[0] for name, columns in by_key.items() if name in _BARE_SCORES)
     if found:
         missing = [label for label in task.classes if label not in found]
         return {}, f"no probability column for {', '.join(map(repr, missing[:5]))}"
     if bare:
         return {}, f"column {bare[0][:40]!r} does not name its class"
     return {}, "no probability column names a class of the task"
+
+
+def _class_named(text: str, task: Task) -> str | None:
+    """The class that part of a column's name names: ``high``, ``1``, ``class_1``, ``1_0`` (once ``1.0``)."""
+    for name in (text, text.removeprefix("class_")):
+        label = task.canonical_label(_WHOLE_NUMBER.sub(r"\1", name))
+        if label is not None:
+            return label
+    return task.classes[1] if len(task.classes) == 2 and text in ("positive", "pos") else None

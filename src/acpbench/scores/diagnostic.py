@@ -23,6 +23,7 @@ def metric_rows(rows: Sequence[Row], task: Task) -> list[dict[str, Any]]:
     """Rows that have a reference label, in the form :mod:`acpbench.mil.metrics` reads.
 
     A prediction that is no class of the task stays in and counts as wrong: a blank hard case is no gain.
+    Where none is a class, the metrics are null.
     """
     table = []
     for row in rows:
@@ -40,19 +41,23 @@ def metric_rows(rows: Sequence[Row], task: Task) -> list[dict[str, Any]]:
     return table
 
 
-def evaluate(rows: Sequence[Row], task: Task, *, n_expected: int | None = None) -> dict[str, Any]:
+def evaluate(rows: Sequence[Row], task: Task, *, expected: frozenset[str] | None = None) -> dict[str, Any]:
     """Metrics of rows against reference labels; every null has a note.
 
     Args:
         rows: normalised rows of one split.
         task: the task.
-        n_expected: number of reference cases of the split, to say how many were not predicted.
+        expected: the split's patients with a reference label, to say how many were not predicted. There is
+            no such number (null, with ``n_other_split`` and a note) when another split's are among them.
     """
     table = metric_rows(rows, task)
+    patients = {row["patient_id"] for row in table}
+    others = patients - expected if expected is not None else frozenset()
     level: dict[str, Any] = {
         "n": len(table),
-        "n_patients": len({row["patient_id"] for row in table}),
-        "n_expected": n_expected,
+        "n_patients": len(patients),
+        "n_expected": None if expected is None or others else len(expected),
+        "n_other_split": len(others),
         "n_events": None,
         "n_per_class": {},
         "metrics": {},
@@ -69,14 +74,19 @@ def evaluate(rows: Sequence[Row], task: Task, *, n_expected: int | None = None) 
     except InputError as error:
         level["notes"] = {"all": error.message}
         return level
-    return level | {
-        name: scored[name] for name in ("n_events", "n_per_class", "metrics", "notes", "per_class")
-    }
+    level |= {name: scored[name] for name in ("n_events", "n_per_class", "metrics", "notes", "per_class")}
+    if others:
+        level["notes"] |= {"n_expected": f"{len(others)} of {len(patients)} patients are of another split"}
+    return level
 
 
-def expected_cases(labels: ReferenceLabels, split: str) -> int:
-    """How many patients of a split have a reference label."""
-    return sum(1 for row in labels.by_patient.values() if row.split == split and (row.label or row.time))
+def expected_patients(labels: ReferenceLabels, split: str) -> frozenset[str]:
+    """The patients of a split that have a reference label."""
+    return frozenset(
+        patient
+        for patient, row in labels.by_patient.items()
+        if row.split == split and (row.label or row.time)
+    )
 
 
 def headline_rows(candidate: Candidate) -> tuple[str | None, list[Row]]:
@@ -119,7 +129,7 @@ def levels(candidate: Candidate, task: Task, labels: ReferenceLabels) -> dict[st
         split: evaluate(
             [row for row in candidate.rows if row.split == split],
             task,
-            n_expected=expected_cases(labels, split),
+            expected=expected_patients(labels, split),
         )
         for split in LEVELS
     }
@@ -140,7 +150,7 @@ def diagnostic_result(
     chosen = selection.candidate
     headline, rows = headline_rows(chosen) if chosen else (None, [])
     overall = evaluate(
-        rows, task, n_expected=None if headline in (None, "all") else expected_cases(labels, headline)
+        rows, task, expected=None if headline in (None, "all") else expected_patients(labels, headline)
     )
     metrics, primary = overall["metrics"], task.metric_family.primary
     if chosen is None:
@@ -152,6 +162,8 @@ def diagnostic_result(
         )
     elif headline is None:
         grade_status, reason = "no_reference_pairs", "no prediction joins a reference label by id"
+    elif not any(row.usable for row in rows) and all(value is None for value in metrics.values()):
+        grade_status, reason = "no_usable_prediction", "no row has a prediction that can be read"
     else:
         grade_status, reason = "scored", None
     all_rows = chosen.rows if chosen else []
@@ -185,6 +197,7 @@ def diagnostic_result(
         "n": overall["n"],
         "n_patients": overall["n_patients"],
         "n_expected": overall["n_expected"],
+        "n_other_split": overall["n_other_split"],
         "accuracy": metrics.get("accuracy"),
         "balanced_accuracy": metrics.get("balanced_accuracy"),
         "macro_f1": metrics.get("macro_F1"),

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from acpbench.core.files import walk_files
-from acpbench.scores.columns import ColumnMap, canonical_split, map_columns, training_log_like
+from acpbench.mil.cells import parse_event, parse_number
+from acpbench.scores.columns import ColumnMap, canonical_split, class_of, map_columns, training_log_like
 from acpbench.scores.labels import ReferenceLabels, ReferenceRow
 from acpbench.scores.tables import TABLE_SUFFIXES, Table, read_table
 from acpbench.tasks.models import Task
@@ -118,7 +119,7 @@ def _candidate(
         reason = "no_paired_columns" if table.reason == "not_a_table" else table.reason
         # A file of unknown content is a candidate only when its name claims predictions.
         return Candidate(relative, reason, table.detail, round_id) if named else None
-    columns = map_columns(table.columns, task)
+    columns = map_columns(table.columns, task, table.rows)
     if training_log_like(table.columns):
         return Candidate(relative, "training_log_like", "progress counter beside a loss", round_id)
     if not columns.predicts and not named:
@@ -132,6 +133,8 @@ def _candidate(
         elif not columns.predicts:
             detail = "no prediction column"
         return Candidate(relative, "no_paired_columns", detail, round_id, columns)
+    if columns.conflict:
+        return Candidate(relative, "ambiguous_columns", columns.conflict, round_id, columns)
     candidate = Candidate(relative, None, "", round_id, columns, n_source_rows=len(table.rows))
     candidate.rows, candidate.n_duplicates = normalise(table.rows, columns, task, labels, label_access)
     return candidate
@@ -199,7 +202,7 @@ def _normalise_row(
         y_true_agent=get(columns.y_true),
         y_true_reference=reference.label if reference else "",
         y_pred=get(columns.y_pred),
-        probabilities={label: _number(get(column)) for label, column in columns.probabilities.items()},
+        probabilities={label: parse_number(get(column)) for label, column in columns.probabilities.items()},
         time=reference.time if reference else "",
         event=reference.event if reference else "",
         risk=get(columns.risk),
@@ -222,18 +225,18 @@ def _normalise_row(
 def _finish_survival(row: Row, time: str, event: str, reference: ReferenceRow | None) -> None:
     row.agent_label_given = bool(time or event)
     row.y_true_agent = f"{time}|{event}" if row.agent_label_given else ""
-    row.matched = reference is not None and _number(row.time) is not None and row.event != ""
-    if _number(row.risk) is None:
+    row.matched = reference is not None and parse_number(row.time) is not None and row.event != ""
+    if parse_number(row.risk) is None:
         row.unmappable = "risk is not a number"
     if row.matched and row.agent_label_given:
         same_time = _close(time, row.time, 0.05)
-        row.label_conflict = not same_time or _number(event) != _number(row.event)
+        row.label_conflict = not same_time or parse_event(event) != parse_event(row.event)
 
 
 def _finish_continuous(row: Row, reference: ReferenceRow | None) -> None:
     row.agent_label_given = row.y_true_agent != ""
-    row.matched = reference is not None and _number(row.y_true_reference) is not None
-    if _number(row.y_pred) is None:
+    row.matched = reference is not None and parse_number(row.y_true_reference) is not None
+    if parse_number(row.y_pred) is None:
         row.unmappable = "prediction is not a number"
     if row.matched and row.agent_label_given:
         row.label_conflict = not _close(row.y_true_agent, row.y_true_reference, 1e-3)
@@ -245,41 +248,43 @@ def _finish_classes(row: Row, task: Task, reference: ReferenceRow | None) -> Non
     row.y_true_reference = truth or ""
     row.matched = reference is not None and truth is not None
     if row.agent_label_given:
-        agent = task.canonical_label(row.y_true_agent)
+        agent = class_of(row.y_true_agent, task)
         row.y_true_agent = agent if agent is not None else row.y_true_agent
         row.label_conflict = row.matched and row.y_true_agent != truth
     _complete_binary(row.probabilities, task)
+    values = list(row.probabilities.values())
     if row.y_pred:
-        predicted = task.canonical_label(row.y_pred)
+        predicted = class_of(row.y_pred, task)
         if predicted is None:
             row.unmappable = "prediction is not a class of the task"
         else:
             row.y_pred = predicted
-    elif row.probabilities and all(value is not None for value in row.probabilities.values()):
+    elif not values or None in values:
+        row.unmappable = "no prediction"
+    elif not _are_probabilities(values, task):
+        row.unmappable = "no prediction, and values that are no probabilities"
+    else:
         # Ties go to the earlier class, as argmax does.
         row.y_pred = max(task.classes, key=lambda label: row.probabilities[label])  # type: ignore[arg-type,return-value]
-    else:
-        row.unmappable = "no prediction"
 
 
 def _complete_binary(probabilities: dict[str, float | None], task: Task) -> None:
     """Fill the other class of a binary table that gives one named class."""
     if len(probabilities) == 1 and len(task.classes) == 2:
         (known, value), *_ = probabilities.items()
-        other = next(label for label in task.classes if label != known)
-        probabilities[other] = None if value is None else 1.0 - value
+        if value is None or 0 <= value <= 1:
+            other = next(label for label in task.classes if label != known)
+            probabilities[other] = None if value is None else 1.0 - value
 
 
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if value - value == 0 else None  # inf and nan are no numbers
+def _are_probabilities(values: Sequence[float], task: Task) -> bool:
+    """Whether values are one probability a class, rounded perhaps, as :mod:`acpbench.mil` asks for them."""
+    in_range = all(-1e-6 <= value <= 1 + 1e-6 for value in values)
+    return in_range and len(values) == len(task.classes) and abs(sum(values) - 1) <= 1e-2
 
 
 def _close(left: str, right: str, tolerance: float) -> bool:
-    a, b = _number(left), _number(right)
+    a, b = parse_number(left), parse_number(right)
     return a is not None and b is not None and abs(a - b) <= tolerance + 1e-9
 
 

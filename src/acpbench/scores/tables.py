@@ -46,8 +46,6 @@ def cell(value: Any) -> str:
     """A cell as stripped text; null, NaN and the usual markers of a missing value are ``""``."""
     if value is None:
         return ""
-    if isinstance(value, bool):
-        return "1" if value else "0"
     if isinstance(value, float):
         return "" if value != value else repr(value)
     text = str(value).strip()
@@ -97,8 +95,10 @@ def _from_records(records: list[Any]) -> Table:
         return Table(reason="too_large", detail=f"more than {MAX_ROWS} rows")
     columns: dict[str, None] = {}
     for record in records:
-        for key in record:
-            columns.setdefault(str(key).strip())
+        names = [str(key).strip() for key in record]
+        if len(set(names)) < len(names):
+            return Table(reason="unreadable", detail="two columns differ only in blanks around their names")
+        columns |= dict.fromkeys(names)
         if len(columns) > MAX_COLUMNS:
             return Table(reason="not_a_table", detail=f"more than {MAX_COLUMNS} columns")
     rows = []
