@@ -9,7 +9,7 @@ import pytest
 from acpbench.core.config import TaskBinding
 from acpbench.core.errors import InputError
 from acpbench.core.files import read_csv, write_csv
-from acpbench.mil.label_table import write_label_table
+from acpbench.mil.label_table import read_label_table, write_label_table
 from acpbench.mil.target import make_target
 
 
@@ -43,3 +43,37 @@ def test_a_map_names_only_classes_of_the_target() -> None:
     binding = TaskBinding(cohort="c", label_column="x", classes=["a", "b"], label_map={"1": "c"})
     with pytest.raises(InputError, match="'c'"):
         make_target("t", binding, None)
+
+
+@pytest.mark.parametrize(
+    ("slide", "patient", "site", "message"),
+    [
+        ("s0", "p9", "B", "'s0' is listed more than once"),
+        (" s0 ", "p9", "B", "'s0' is listed more than once"),
+        (" ", "p9", "B", "line 8 names no slide"),
+        ("s9", "P0", "B", "'p0' and 'P0' differ only in spelling"),
+        ("s9", "1.0", "B", "'1' and '1.0' differ only in spelling"),
+        ("s9", "p9", "a", "'A' and 'a' differ only in spelling"),
+        ("s9", "p0 ", "A ", None),
+    ],
+)
+def test_names_that_do_not_tell_who_is_who_get_no_folds(
+    tmp_path: Path, slide: str, patient: str, site: str, message: str | None
+) -> None:
+    columns = ["slide_id", "patient_id", "site", "y"]
+    patients = ["p0", "p1", "p2", "p3", "p4", "1"]
+    rows = [[f"s{i}", name, "ABC"[i % 3], "ab"[i % 2]] for i, name in enumerate(patients)]
+    cells = [*rows, [slide, patient, site, "a"]]
+    write_csv(tmp_path / "slides.csv", columns, [dict(zip(columns, row, strict=True)) for row in cells])
+    target = make_target("t", TaskBinding(cohort="c", label_column="y", classes=["a", "b"]), None)
+    given = tmp_path / "slides.csv", {"label_column": "y", "site_column": "site"}, target, 3, 0
+    if message is not None:
+        with pytest.raises(InputError, match=message):
+            write_label_table(*given, tmp_path / "labels.csv")
+        return
+    write_label_table(*given, tmp_path / "labels.csv")
+    found = {
+        row["slide_id"]: (row["patient_id"], row["site"], row["fold"])
+        for row in read_label_table(tmp_path / "labels.csv")
+    }
+    assert found["s9"] == found["s0"] and found["s0"][:2] == ("p0", "A")

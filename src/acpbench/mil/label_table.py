@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -60,8 +61,8 @@ def write_label_table(
         The content of the sidecar.
 
     Raises:
-        InputError: a column that is not there, a patient with two labels or two sites (all are listed), no
-            label at all.
+        InputError: a column that is not there, a slide without a name or listed twice, names that differ only
+            in spelling, a patient with two labels or two sites (all are listed), no label at all.
     """
     if n_folds < 3:
         raise InputError(
@@ -72,7 +73,7 @@ def write_label_table(
     site = binding.get("site_column")
     kept: list[dict[str, Any]] = []
     dropped: list[dict[str, str]] = []
-    for row in sorted(table, key=lambda row: (row["patient_id"], row["slide_id"])):
+    for row in sorted(_named(table, site, slides_csv), key=lambda row: (row["patient_id"], row["slide_id"])):
         label, reason = _label(row, columns, task)
         if label is not None and site:
             label, reason = (None, "no site") if is_missing(row[site]) else (label | {"site": row[site]}, "")
@@ -117,6 +118,42 @@ def write_label_table(
     }
     write_json(Path(f"{os.fspath(out)}.json"), summary)
     return summary
+
+
+def _named(table: Sequence[Mapping[str, str]], site: str | None, file: object) -> list[dict[str, str]]:
+    """The rows with blanks around their names taken off; refused when names do not tell who is who.
+
+    ``P1`` beside ``p1``, or ``7`` beside ``007`` or ``7.0`` (a spreadsheet's numbers), is one patient to every reader but
+    the one that would put them into two folds.
+    """
+    names = ["slide_id", "patient_id", *([site] if site else [])]
+    rows = [{**row, **{name: " ".join(row[name].split()) for name in names}} for row in table]
+    for number, row in enumerate(rows, 2):
+        if is_missing(row["slide_id"]):
+            raise InputError(f"line {number} names no slide", file=file, field="slide_id")
+    for column in names:
+        spellings: dict[str, str] = {}
+        for row in rows:
+            name = row[column]
+            if is_missing(name):
+                continue
+            key = re.sub(r"^0*(\d+)(?:\.0*)?$", r"\1", name.casefold())
+            other = spellings.setdefault(key, name)
+            if other != name:
+                raise InputError(
+                    f"{other!r} and {name!r} differ only in spelling; write one name one way",
+                    file=file,
+                    field=column,
+                )
+    _check_listed_once(rows, file)
+    return rows
+
+
+def _check_listed_once(rows: Sequence[Mapping[str, Any]], file: object) -> None:
+    """Raise :class:`InputError` for a slide that has two rows."""
+    twice = [name for name, count in Counter(row["slide_id"] for row in rows).items() if count > 1]
+    if twice:
+        raise InputError(f"slide {twice[0]!r} is listed more than once", file=file, field="slide_id")
 
 
 def _counts(patients: Iterable[Mapping[str, Any]], task: TaskLike) -> dict[str, Any]:
@@ -238,8 +275,6 @@ def read_label_table(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         if not str(row["fold"]).isdigit():
             raise InputError(f"fold {row['fold']!r} is not a whole number", file=path, field="fold")
         row["fold"] = int(row["fold"])
-    twice = [name for name, count in Counter(row["slide_id"] for row in rows).items() if count > 1]
-    if twice:
-        raise InputError(f"slide {twice[0]!r} is listed more than once", file=path, field="slide_id")
+    _check_listed_once(rows, path)
     check_disjoint(rows, file=path)
     return rows
