@@ -153,6 +153,9 @@ def test_survival_without_pairs():
     assert none["metrics"]["c_index"] is None and "no event" in none["notes"]["c_index"]
     last = score_predictions("survival", [], survival([1, 2], [0, 1], [1, 2]))
     assert last["metrics"]["c_index"] is None and "comparable" in last["notes"]["c_index"]
+    # Followed to the very time of the event, and no further: still followed longer than the one who had it.
+    same = score_predictions("survival", [], survival([1, 2, 2], [0, 1, 0], [1, 2, 1]))
+    assert same["metrics"]["c_index"] == 1
     with pytest.raises(InputError, match="event"):
         score_predictions("survival", [], [{"time": 3, "event": 2, "risk": 1}])
 
@@ -221,6 +224,9 @@ def test_tiny_risks_are_ranked_and_equal_ones_tie():
     for scale in (1e-12, 1e-9, 1e6):
         rows = survival(times, events, [value * scale for value in risk])
         assert score_predictions("survival", [], rows)["metrics"]["c_index"] == pytest.approx(7 / 8), scale
+    # Hazards instead of their logarithms: the same order, over thirty powers of ten.
+    rows = survival(times, events, [10.0 ** (4 * value - 30) for value in risk])
+    assert score_predictions("survival", [], rows)["metrics"]["c_index"] == pytest.approx(7 / 8)
     flat = survival(times, events, [1e-9] * 5)
     assert score_predictions("survival", [], flat)["metrics"]["c_index"] == 0.5
 

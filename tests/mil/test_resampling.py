@@ -58,6 +58,23 @@ def test_equal_to_the_libraries(kind, n):
             assert math.isnan(got) if value is None else got == pytest.approx(value, abs=1e-6), (name, index)
 
 
+@pytest.mark.parametrize(("offset", "scale"), [(0.0, 1e-7), (1e6, 1.0), (1e9, 1.0)])
+def test_an_offset_or_a_small_unit_makes_no_label_constant(offset: float, scale: float):
+    generator = np.random.default_rng(3)
+    true = generator.integers(0, 4, 12) * scale + offset
+    predicted = true + generator.normal(size=12) * scale
+    rows = [{"y_true": float(t), "y_pred": float(p)} for t, p in zip(true, predicted, strict=True)]
+    counts = multiplicities([np.array([i]) for i in range(12)], 12, N_RESAMPLES, seed=1)
+    fast = resample("continuous", [], rows, counts)["R2"]
+    for index, count in enumerate(counts.astype(int)):
+        repeated = [row for row, times in zip(rows, count, strict=True) for _ in range(times)]
+        value = score_predictions("continuous", [], repeated)["metrics"]["R2"]
+        assert fast[index] == pytest.approx(value, rel=1e-6)
+    alone = np.zeros((1, 12))
+    alone[0, 5] = 12
+    assert math.isnan(resample("continuous", [], rows, alone)["R2"][0])
+
+
 def test_whole_clusters_are_drawn():
     counts = multiplicities([np.array([0, 2]), np.array([1]), np.array([3, 4, 5])], 6, 50, seed=0)
     assert (counts[:, 0] == counts[:, 2]).all() and (counts[:, 3] == counts[:, 5]).all()

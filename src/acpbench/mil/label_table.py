@@ -123,8 +123,8 @@ def write_label_table(
 def _named(table: Sequence[Mapping[str, str]], site: str | None, file: object) -> list[dict[str, str]]:
     """The rows with blanks around their names taken off; refused when names do not tell who is who.
 
-    ``P1`` beside ``p1``, or ``7`` beside ``007`` or ``7.0`` (a spreadsheet's numbers), is one patient to every reader but
-    the one that would put them into two folds.
+    ``P1`` beside ``p1``, or ``7`` beside ``007`` or ``7.0`` (a spreadsheet's numbers), is one patient to
+    everybody but a program that deals them into two folds.
     """
     names = ["slide_id", "patient_id", *([site] if site else [])]
     rows = [{**row, **{name: " ".join(row[name].split()) for name in names}} for row in table]

@@ -58,13 +58,15 @@ def survival_metrics(time: np.ndarray, event: np.ndarray, risk: np.ndarray) -> d
             raise NotComputable(f"{lacking} rows have no risk")
         if not event.any():
             raise NotComputable("no event among the rows")
-        if not (time > time[event].min()).any():
+        first = time[event].min()
+        # At equal times the event comes before the censoring.
+        if not ((time > first) | ((time == first) & ~event)).any():
             raise NotComputable("no comparable pair: nobody is followed past the first event")
 
     def concordance(name: str) -> float:
         need_pair()
-        # Higher risk means an earlier event; the sign is never chosen after seeing the labels. The values are
-        # those of torchsurv (a test holds them equal), whose import costs seconds in every scoring job.
+        # Higher risk means an earlier event; the sign is never chosen after seeing the labels. A test holds
+        # the values equal to torchsurv's on risks further apart than its 1e-8; its import costs seconds.
         value = resampling.survival_metrics(time, event, risk, np.ones((1, len(time))))[name][0]
         if not np.isfinite(value):
             raise NotComputable("the weight of every comparable pair is 0")

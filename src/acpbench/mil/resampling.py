@@ -148,9 +148,11 @@ def continuous_metrics(true: np.ndarray, predicted: np.ndarray, counts: np.ndarr
         true, predicted: (N,) finite. counts: (R, N) multiplicities.
     """
     n_rows = counts.sum(axis=1)
-    mean = counts @ true / n_rows
-    spread = (counts * (true[None, :] - mean[:, None]) ** 2).sum(axis=1)
-    constant = np.isclose(spread, 0, atol=1e-12 * max(1.0, float(np.square(true).max())))
+    drawn = counts > 0
+    constant = np.where(drawn, true, -np.inf).max(axis=1) == np.where(drawn, true, np.inf).min(axis=1)
+    centred = true - true.mean()  # before squaring, or an offset such as a year would eat the digits
+    mean = counts @ centred / n_rows
+    spread = (counts * (centred[None, :] - mean[:, None]) ** 2).sum(axis=1)
     residual = counts @ (true - predicted) ** 2
     ranks = [_midranks(values, counts) for values in (true, predicted)]
     # All midranks have the mean (n + 1) / 2.
@@ -193,9 +195,9 @@ def survival_metrics(
     same_time_censored = (time[None, :] == time[:, None]) & ~event[None, :]
     comparable = (event[:, None] & (later | same_time_censored)).astype(np.float64)
     gap = risk[:, None] - risk[None, :]
-    # As torchsurv counts ties, but risks that are all tiny are no ties for it.
-    tie = 1e-8 * min(1.0, float(np.ptp(risk)))
-    right = np.where(np.abs(gap) <= tie, 0.5, (gap > 0).astype(np.float64)) * comparable
+    # Only equal risks are ties (Harrell 1996), so that any increasing function of the risk scores the same;
+    # torchsurv calls a gap of 1e-8 a tie, which hazards of that size are not.
+    right = np.where(gap == 0, 0.5, (gap > 0).astype(np.float64)) * comparable
     n_right, n_pairs = counts @ right.T, counts @ comparable.T  # (R, N): of each row, weighted by the others
     weight = _censoring_weight(time, event, counts) ** 2
     return {
