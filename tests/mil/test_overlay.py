@@ -61,7 +61,7 @@ def make_slide(folder: Path, coords: np.ndarray, size: tuple[int, int], name: st
         name, "", "ok", "", "", coords, np.ones(len(coords)), 0.5, TILE, plan, mpp_x=0.5, mpp_y=0.5
     )
     write_coords(folder / f"{name}_coords.h5", tiles)
-    Image.fromarray(pixels).resize((100, 100)).save(folder / "thumbnail.png")
+    Image.fromarray(pixels).resize((100, round(100 * size[1] / size[0]))).save(folder / "thumbnail.png")
     write_json(folder / "quality.json", {"width_px": size[0], "height_px": size[1]})
     label = {"slide_id": name, "patient_id": "p", "fold": 1, "split": "validation"}
     write_csv(folder / "labels.csv", LABEL_COLUMNS, [label])
@@ -113,13 +113,29 @@ def test_overlay_edges_and_refusals(tmp_path):
         (np.array([[0, 0]]), np.array([1.0, 2.0]), "do not agree"),
         (np.zeros((0, 2)), np.zeros(0), "empty"),
         (np.array([[600, 0]]), np.array([1.0]), "outside"),
-        (np.array([[0, 0]]), np.array([np.nan]), "finite"),
+        (np.array([[0, 0]]), np.array([np.nan]), "attention: not every number is finite"),
+        (np.array([[0, np.nan]]), np.array([1.0]), "coords: not every number is finite"),
     ]:
         with pytest.raises(InputError, match=message):
             attention_overlay(thumbnail, coords, attention, **options)
+    with pytest.raises(InputError, match="80 x 50 px shows no slide of 500 x 500 px"):
+        attention_overlay(np.full((50, 80, 3), 255, np.uint8), np.array([[0, 0]]), np.array([1.0]), **options)
     (tmp_path / "t.jpg").write_bytes(b"no image")
     with pytest.raises(InputError, match="thumbnail"):
         attention_overlay(tmp_path / "t.jpg", np.array([[0, 0]]), np.array([1.0]), **options)
+
+
+@pytest.mark.parametrize("channels", [None, 4])
+def test_a_corner_in_the_last_half_pixel_is_tinted_on_any_picture(tmp_path, channels):
+    shape = (50, 50) if channels is None else (50, 50, channels)
+    out = tmp_path / "a.jpg"
+    # 10 level-0 px a pixel: 497 would be rounded to pixel 50 of 0..49
+    attention_overlay(
+        np.full(shape, 255, np.uint8), np.array([[0, 0], [497, 497]]), np.array([0.9, 0.1]),
+        tile_size_level0=3, slide_size_level0=(500, 500), out=out, opacity=1.0,
+    )  # fmt: skip
+    luminance = np.asarray(Image.open(out).convert("L"))
+    assert luminance[49, 49] < 128 < luminance[47, 47]
 
 
 def test_attention_auroc_matches_by_coordinate():
@@ -137,6 +153,17 @@ def test_attention_auroc_matches_by_coordinate():
     assert attention_auroc([], coords, attention) == (None, "no tile has a truth")
     with pytest.raises(InputError, match="expected 0 or 1"):
         attention_auroc([truth[0] | {"positive": "maybe"}], coords, attention)
+    # A table that went through a spreadsheet, a tile that is listed twice.
+    assert (
+        attention_auroc([*truth, truth[1] | {"x_level0": "0.0", "positive": "1.0"}], coords, attention)[0]
+        == 0.5
+    )
+    with pytest.raises(InputError, match="both positive and negative"):
+        attention_auroc([*truth, truth[1] | {"positive": "0"}], coords, attention)
+    with pytest.raises(InputError, match="whole number"):
+        attention_auroc([truth[0] | {"x_level0": "0.5"}], coords, attention)
+    with pytest.raises(InputError, match="not finite"):
+        attention_auroc(truth, coords, attention * np.nan)
 
 
 def test_the_bottom_right_tile_is_tinted_at_the_bottom_right_of_an_odd_slide(tmp_path):

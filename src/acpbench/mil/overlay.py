@@ -34,7 +34,7 @@ def attention_overlay(
     Colours run from the slide's lowest to its highest attention; the legend prints both numbers.
 
     Args:
-        thumbnail: image file or (H, W, 3) uint8, the whole slide.
+        thumbnail: image file, or (H, W), (H, W, 3) or (H, W, 4) uint8, the whole slide.
         coords: (N, 2) level-0 corners x, y.
         attention: (N,) finite weights.
         tile_size_level0: side of a tile in level-0 pixels, or width and height where they differ.
@@ -44,7 +44,8 @@ def attention_overlay(
         max_side_px: the thumbnail is reduced to this longest side.
 
     Raises:
-        InputError: numbers of tiles that differ, no tile, a tile outside the slide, attention not finite.
+        InputError: numbers of tiles that differ, no tile, a tile outside the slide, coords or attention not
+            finite, a thumbnail whose sides have not the slide's proportions.
     """
     from PIL import Image, ImageDraw
 
@@ -56,19 +57,27 @@ def attention_overlay(
         )
     if coords.ndim != 2 or coords.shape[1] != 2 or len(coords) != len(attention) or not len(coords):
         raise InputError(f"coords {coords.shape} and attention {attention.shape} do not agree or are empty")
-    if not np.isfinite(attention).all():
-        raise InputError("attention is not finite")
+    for name, values in (("coords", coords.astype(float)), ("attention", attention)):
+        if not np.isfinite(values).all():
+            raise InputError(f"{name}: not every number is finite")
     width, height = slide_size_level0
     if (coords < 0).any() or (coords[:, 0] >= width).any() or (coords[:, 1] >= height).any():
         raise InputError(f"a tile lies outside the slide of {width} x {height} px")
     image = _image(thumbnail)
+    # Sides are rounded, and some makers cut a pixel row; a label or a cropped view would shift every tile.
+    if abs(image.width / width * height - image.height) > 2 + 0.02 * image.height:
+        raise InputError(
+            f"a thumbnail of {image.width} x {image.height} px shows no slide of {width} x {height} px",
+            file=None if isinstance(thumbnail, np.ndarray) else thumbnail,
+        )
     image.thumbnail((max_side_px, max_side_px), Image.Resampling.LANCZOS)
     # Each axis has its own ratio: a thumbnail's sides are rounded separately.
     ratio = np.array([image.width / width, image.height / height])
     low, high = float(attention.min()), float(attention.max())
     level = (attention - low) / (high - low) if high > low else np.zeros(len(attention))
     colours = _colours(level)
-    corners = np.rint(coords * ratio).astype(int)
+    # A corner in the last half pixel still has a pixel to tint.
+    corners = np.minimum(np.rint(coords * ratio).astype(int), [image.width - 1, image.height - 1])
     ends = np.maximum(np.rint((coords + tile) * ratio).astype(int), corners + 1)
     pixels = np.asarray(image, dtype=np.float32).copy()
     for (x0, y0), (x1, y1), colour in zip(corners, ends, colours, strict=True):
@@ -95,7 +104,7 @@ def _image(thumbnail: str | os.PathLike[str] | np.ndarray) -> Any:
     from PIL import Image
 
     if isinstance(thumbnail, np.ndarray):
-        return Image.fromarray(thumbnail)
+        return Image.fromarray(thumbnail).convert("RGB")
     try:
         return Image.open(Path(thumbnail)).convert("RGB")
     except (OSError, ValueError) as error:
@@ -123,18 +132,23 @@ def attention_auroc(
         AUROC over the tiles that both have, and an empty note; or ``None`` and why.
 
     Raises:
-        InputError: numbers of tiles that differ, or a truth cell that is not 0 or 1.
+        InputError: numbers of tiles that differ, attention that is not finite, a truth cell that is not 0 or
+            1, a corner that is not a whole number, or two truths of one tile that contradict each other.
     """
     from sklearn.metrics import roc_auc_score
 
     if len(coords) != len(attention):
         raise InputError(f"{len(coords)} coords for {len(attention)} attention weights")
+    if not np.isfinite(np.asarray(attention, float)).all():
+        raise InputError("attention is not finite")
     known: dict[tuple[int, int], int] = {}
     for row in truth:
         positive = parse_number(row["positive"])
         if positive not in (0.0, 1.0):
             raise InputError(f"tile truth {row['positive']!r}; expected 0 or 1", field="positive")
-        known[int(row["x_level0"]), int(row["y_level0"])] = int(positive)
+        corner = _corner(row, "x_level0"), _corner(row, "y_level0")
+        if known.setdefault(corner, int(positive)) != int(positive):
+            raise InputError(f"the tile at {corner} is both positive and negative", field="positive")
     pairs = [
         (known[int(x), int(y)], float(weight))
         for (x, y), weight in zip(np.asarray(coords), attention, strict=True)
@@ -146,6 +160,13 @@ def attention_auroc(
     if len(set(labels)) < 2:
         return None, "only one class among the tiles"
     return float(roc_auc_score(labels, [weight for _, weight in pairs])), ""
+
+
+def _corner(row: Mapping[str, Any], column: str) -> int:
+    number = parse_number(row[column])
+    if number is None or number != int(number):
+        raise InputError(f"{row[column]!r} is not a whole number of level-0 pixels", field=column)
+    return int(number)
 
 
 def attention_picture(
